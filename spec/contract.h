@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* spec/contract.h - private to spec/: what the checks at the door look at. */
+#ifndef SLM_CONTRACT_H
+#define SLM_CONTRACT_H
+
+#include <slm/ops.h>
+
+/* Bytes [low, high) that a view may touch, gaps between its elements included. */
+typedef struct extent {
+    uintptr_t low;
+    uintptr_t high;
+} extent;
+
+/* One call to be checked: an operation's arguments, or the weights of prepare() (then
+ * the operation is SLM_OP_COUNT and the call is empty). */
+typedef struct door {
+    slm_op op;
+    const char *name; /* for messages */
+    const slm_field *fields;
+    size_t n_fields;
+    const slm_config *config;
+    const slm_call *call;
+    const void *args;
+    slm_error *error; /* may be NULL */
+} door;
+
+/* The tensor of a field. */
+const slm_tensor *slm_door_tensor(const door *at, const slm_field *field);
+
+/* Whether the configuration uses the field: 1 yes, 0 no, -1 cannot be told because the
+ * kind of expert is unknown. */
+int slm_door_applies(const door *at, const slm_field *field);
+
+/* The sizes that a dimension letter is made of: letters as in slm/ops.h, and F for
+ * d_shared. Static storage, "" for '4'. */
+const char *slm_door_parts(char letter);
+
+/* The extent of a view. Returns 0 when its bytes, counted once an element or by
+ * address, do not fit in the address space. An empty view has an empty extent. */
+int slm_door_extent(const slm_tensor *tensor, extent *out);
+
+/* ALIAS: the first output, in order of the fields, that overlaps itself or another
+ * argument; then the workspace. Precondition: SHAPE holds. */
+slm_status slm_door_alias(const door *at);
+
+/* DOMAIN: members of the configuration in their order, then tensors in theirs.
+ * Precondition: SHAPE holds. */
+slm_status slm_door_domain(const door *at);
+
+#endif
