@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ref/balance.h - what the balancing operations share. */
+#ifndef SLM_REF_BALANCE_H
+#define SLM_REF_BALANCE_H
+
+#include "internal.h"
+
+/* alpha[i]: the (k+1)-th key of token i, for m tokens, 1 <= k < n.              Q1, R2
+ * SLM_OK or SLM_ERR_MEMORY. */
+slm_status slm_ref_cutoffs(float *alpha, const slm_tensor *score,
+                           const slm_tensor *bias, const slm_config *config, size_t m);
+
+/* q = m k / n, the equal load of an expert. */
+void slm_ref_equal_load(fmpq_t q, size_t m, size_t n, size_t k);
+
+/* Where an i64 tensor keeps the count of a row-major index. */
+int64_t *slm_ref_count(const slm_tensor *counts, size_t index);
+
+/* A binary64, which any binary32 is, as the rational that it is. */
+void slm_ref_rational(fmpq_t out, double value);
+
+/* new_bias = RN32(candidate - mean(candidate)) [n]. `tap`, unless absent, receives the
+ * candidates, each rounded once to binary64.                                      Q1 */
+void slm_ref_centre(const slm_tensor *new_bias, const slm_tensor *tap,
+                    const fmpq *candidate, size_t n);
+
+/* Without tokens nothing is known: new_bias and the tap are bias, bit for bit.   Q1 */
+void slm_ref_keep_bias(const slm_tensor *new_bias, const slm_tensor *tap,
+                       const slm_tensor *bias, size_t n);
+
+#endif

@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ref/draft.c - outputs in the making: proved row by row, written all at once.  X1, X2
+ *
+ * Elements are kept as doubles, which hold every f32, bf16, f64 and i32 exactly. */
+#include "internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static size_t row_width(const slm_tensor *tensor)
+{
+    size_t width = 1;
+
+    for (uint32_t i = 1; i < tensor->rank; i++) width *= tensor->shape[i];
+    return width;
+}
+
+slm_status slm_ref_draft_open(slm_ref_draft *draft, slm_op op, const void *args,
+                              slm_error *error)
+{
+    const slm_op_info *info = slm_op_describe(op);
+    const slm_call *call = args;
+
+    memset(draft, 0, sizeof *draft);
+    draft->info = info;
+    draft->call = call;
+    draft->steps = 1;
+    for (size_t i = 0; i < info->n_fields; i++) {
+        const slm_field *field = &info->fields[i];
+        const slm_tensor *tensor = (const void *)((const char *)args + field->offset);
+        slm_ref_output *output = &draft->outputs[draft->n_outputs];
+
+        if (field->role != SLM_ROLE_OUT && field->role != SLM_ROLE_TAP) continue;
+        if (tensor->rank == 0) continue;
+        output->field = field;
+        output->tensor = tensor;
+        output->width = row_width(tensor);
+        output->value = calloc(slm_tensor_count(tensor) + 1, sizeof *output->value);
+        draft->n_outputs++;
+        if (!output->value) {
+            slm_ref_draft_close(draft);
+            return slm_fail(error, SLM_ERR_MEMORY, info->name, field->name, 0,
+                            "memory for %zu elements", slm_tensor_count(tensor));
+        }
+    }
+    return SLM_OK;
+}
+
+void slm_ref_draft_close(slm_ref_draft *draft)
+{
+    for (size_t i = 0; i < draft->n_outputs; i++) free(draft->outputs[i].value);
+    draft->n_outputs = 0;
+}
+
+static slm_ref_output *find(slm_ref_draft *draft, const char *name)
+{
+    for (size_t i = 0; i < draft->n_outputs; i++)
+        if (strcmp(draft->outputs[i].field->name, name) == 0) return &draft->outputs[i];
+    return NULL;
+}
+
+void slm_ref_unproved(slm_ref_draft *draft, const char *name, size_t index)
+{
+    if (draft->unproved_field) return;
+    draft->unproved_field = name;
+    draft->unproved_index = index;
+}
+
+void slm_ref_put(slm_ref_draft *draft, const char *name, size_t token, arb_srcptr row)
+{
+    slm_ref_output *output = find(draft, name);
+
+    if (!output) return;
+    output->filled = 1;
+    for (size_t i = 0; i < output->width; i++) {
+        const size_t at = token * output->width + i;
+
+        if (!slm_ref_round(&output->value[at], row + i, output->tensor->dtype))
+            slm_ref_unproved(draft, output->field->name, at);
+    }
+}
+
+void slm_ref_put_f32(slm_ref_draft *draft, const char *name, size_t token,
+                     const float *row)
+{
+    slm_ref_output *output = find(draft, name);
+
+    if (!output) return;
+    output->filled = 1;
+    for (size_t i = 0; i < output->width; i++)
+        output->value[token * output->width + i] = (double)row[i];
+}
+
+void slm_ref_put_i32(slm_ref_draft *draft, const char *name, size_t token,
+                     const int32_t *row)
+{
+    slm_ref_output *output = find(draft, name);
+
+    if (!output) return;
+    output->filled = 1;
+    for (size_t i = 0; i < output->width; i++)
+        output->value[token * output->width + i] = (double)row[i];
+}
+
+void slm_ref_progress(const slm_ref_draft *draft, size_t token, size_t step)
+{
+    const slm_call *call = draft->call;
+
+    if (call->progress)
+        call->progress(call->progress_user, token * draft->steps + step,
+                       call->n_tokens * draft->steps);
+}
+
+/* One token, with as many bits as its row needs. */
+static slm_status prove(slm_ref_draft *draft, slm_ref_row *row, void *work,
+                        size_t token, slm_error *error)
+{
+    for (slong prec = SLM_REF_FIRST;; prec *= 2) {
+        draft->unproved_field = NULL;
+        slm_status status = row(work, token, prec, draft, error);
+        if (status != SLM_OK || !draft->unproved_field) return status;
+        if (prec >= SLM_REF_CAP)
+            return slm_fail(error, SLM_ERR_INTERNAL, draft->info->name,
+                            draft->unproved_field, draft->unproved_index,
+                            "unproved at %ld bits", (long)prec);
+    }
+}
+
+static void commit(const slm_ref_draft *draft)
+{
+    for (size_t i = 0; i < draft->n_outputs; i++) {
+        const slm_ref_output *output = &draft->outputs[i];
+        const size_t count = output->filled ? slm_tensor_count(output->tensor) : 0;
+
+        for (size_t j = 0; j < count; j++)
+            slm_ref_set(output->tensor, j, output->value[j]);
+    }
+}
+
+slm_status slm_ref_each_token(slm_ref_draft *draft, slm_ref_row *row, void *work,
+                              slm_error *error)
+{
+    for (size_t t = 0; t < draft->call->n_tokens; t++) {
+        slm_status status = prove(draft, row, work, t, error);
+        if (status != SLM_OK) return status;
+        slm_ref_progress(draft, t, draft->steps);
+    }
+    commit(draft);
+    return SLM_OK;
+}
