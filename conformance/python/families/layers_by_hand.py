@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""layer_forward on numbers that a person can follow, and on poisoned rows (R4)."""
+
+import math
+from fractions import Fraction as F
+
+from golden import forward
+from golden.cases import Family, Tensor, resolve
+
+from .layers import SMALL, weights
+
+IDENTITY4 = [[1.0 if i == j else 0.0 for j in range(4)] for i in range(4)]
+
+# z = (x4, x1); experts E0 = identity, E1 = swap and double, E2 = never chosen
+PLAIN = {
+    "x": [[1.0, 2.0, 3.0, 4.0]],
+    "w_router": [[0.0] * 4, [0.0] * 4, [-1.0, 0.0, 0.0, 0.0]],
+    "bias": [0.0] * 3,
+    "w_down": [[0.0, 0.0, 0.0, 1.0], [1.0, 0.0, 0.0, 0.0]],
+    "w_expert": [[[1.0, 0.0], [0.0, 1.0]], [[0.0, 2.0], [2.0, 0.0]], [[64.0] * 2] * 2],
+    "w_lift": [[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [2.0, -2.0]],
+    "w_shared": [IDENTITY4],
+}
+SIZES = {"profile": "linear", "d": 4, "l": 2, "n": 3, "k": 2, "S": 1}
+
+
+def by_hand() -> Family:
+    f = Family("layer/by-hand",
+               "Linear experts on small integers, every stage exact and worked out on paper.",
+               ["L2", "L3", "L4", "R2", "R3"],
+               ["norm-missing", "norm-per-expert", "norm-after-lift", "eps-outside-root",
+                "eps-on-the-sum", "gamma-ignored", "shared-dropped", "shared-averaged",
+                "shared-fed-z", "router-fed-z", "no-renormalise", "wrong-expert-weights",
+                "last-expert-dropped", "higher-id-wins"])
+
+    def case(id, config, change, out, **rest):
+        f.add(id, "layer_forward", {**SIZES, **config}, {**PLAIN, **change}, out=out, **rest)
+
+    common = {"ids": [[0, 1]], "weight": [[0.5, 0.5]], "z": [[4.0, 1.0]],
+              "o": [[[4.0, 1.0], [2.0, 8.0]]], "u": [[3.0, 4.5]]}
+    case("without-norm", {"norm": "none"}, {},
+         {**common, "r": [[3.0, 4.5]], "y": [[4.0, 6.5, 10.5, 1.0]]})
+    case("root-of-49", {"eps": "34.375"}, {},
+         {**common, "r": [[F(3, 7), F(9, 14)]],
+          "y": [[F(10, 7), F(37, 14), F(57, 14), F(25, 7)]]},
+         note="mean(u^2) = 14.625, eps 34.375, root 7")
+    case("gamma", {"eps": "34.375"}, {"gamma": [7.0, -14.0]},
+         {**common, "r": [[3.0, -9.0]], "y": [[4.0, -7.0, -3.0, 28.0]]})
+    case("two-shared", {"norm": "none", "S": 2},
+         {"w_shared": [IDENTITY4, [[0.0, 0.0, 0.0, 2.0]] + [[0.0] * 4] * 3]},
+         {**common, "y": [[12.0, 6.5, 10.5, 1.0]]},
+         kills=["shared-averaged", "shared-first-only"])
+    case("third-by-bias", {"norm": "none", "k": 1}, {"bias": [0.0, 0.0, 1.0]},
+         {"ids": [[2]], "weight": [[1.0]], "z": [[4.0, 1.0]], "o": [[[320.0, 320.0]]],
+          "u": [[320.0, 320.0]], "y": [[321.0, 322.0, 643.0, 4.0]]},
+         kills=["bias-ignored", "last-expert-dropped", "k1-not-normalised"])
+    case("identical-experts", {"norm": "none"},
+         {"w_expert": [[[1.0, 2.0], [0.0, 1.0]]] * 3, "w_router": [[0.5, 0.0, 0.0, 0.0],
+          [0.25, 0.0, 0.0, 0.0], [-1.0, 0.0, 0.0, 0.0]]},
+         {"ids": [[0, 1]], "u": [[6.0, 1.0]], "y": [[7.0, 3.0, 10.0, 14.0]]},
+         note="weights are transcendental, their sum is 1 and so u is exact")
+    case("opposed-experts-cancel", {},
+         {"w_expert": [[[1.0, 0.0], [0.0, 1.0]], [[-1.0, 0.0], [0.0, -1.0]], [[9.0] * 2] * 2]},
+         {"ids": [[0, 1]], "u": [[0.0, 0.0]], "r": [[0.0, 0.0]], "y": [[1.0, 2.0, 3.0, 4.0]]},
+         kills=["zero-over-zero"], note="u = 0 gives 0 and the shared path alone")
+    case("expert-nobody-chose", {"norm": "none"},
+         {"w_expert": PLAIN["w_expert"][:2] + [[[math.nan, math.inf], [0.0, 1.0]]]},
+         {**common, "y": [[4.0, 6.5, 10.5, 1.0]]}, clause=["R4", "L5"],
+         kills=["runs-every-expert"], note="its weights are NaN and infinite and do not matter")
+    return f
+
+
+def poisoned() -> Family:
+    f = Family("layer/poisoned-row",
+               "A NaN logit poisons its row alone, or the call is refused and writes nothing.",
+               ["R4"], ["nan-poisons-other-rows", "nan-hidden", "out-of-range-ids-on-nan"])
+    for name, bad, seed in (("nan", math.nan, 95), ("infinite", math.inf, 96)):
+        typed = weights(SMALL, 3, seed)
+        flat = {n: t.values(n) for n, t in typed.items()}
+        cfg = resolve(SMALL)
+        cfg.T = 3
+        good = forward.layer_forward(cfg, flat)
+        x = list(flat["x"])
+        x[6] = bad  # the middle row
+
+        def row(values, width, other):
+            return Tensor((3, width), data=values[:width] + [other] * width
+                          + values[2 * width:])
+
+        f.add(name, "layer_forward", SMALL, {**typed, "x": Tensor((3, 6), data=x)},
+              either=[{"status": "SLM_ERR_NONFINITE", "field": "logit"},
+                      {"out": {"ids": row(good["ids"], 2, "any"),
+                               "weight": row(good["weight"], 2, "any"),
+                               "y": row(good["y"], 6, math.nan)}}],
+              provenance="oracle")
+    return f
+
+
+def families() -> list[Family]:
+    return [by_hand(), poisoned()]
