@@ -1,0 +1,369 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cpu/select.c - scores, choice and weights of a row; `select` and `route`.
+ *
+ * Clause   R1-R5, L4.  Preconditions are the contract's; none is checked here.
+ * Method   key and id packed into one word whose unsigned order is the order of R2; a
+ *          heap keeps the best k + 1, so a row costs n log k whatever k is. Weights are
+ *          computed in binary64 from the binary32 scores; where those have lost the
+ *          ratio, from the logits.
+ * Order    rows are independent; the chosen scores are summed best first.
+ * NaN      a row with a NaN logit is poisoned, and only that row. */
+#include <float.h>
+
+#include "internal.h"
+
+/* One row. */
+typedef struct choice {
+    const float *score; /* [n]                                     */
+    const float *logit; /* [n], or NULL when the scores were given */
+    const float *bias;  /* [n]                                     */
+    uint64_t *best;     /* scratch, k + 1 words                    */
+    int32_t *ids;       /* out [k]                                 */
+    float *weight;      /* out [k]                                 */
+    float *cutoff;      /* out [1], left alone if k = n            */
+} choice;
+
+static int has_nan(size_t count, const float *row)
+{
+    int found = 0;
+
+    for (size_t i = 0; i < count; i++) found |= row[i] != row[i];
+    return found;
+}
+
+/* RN32 of e^logit over its sum: binary64 inside. The largest infinity takes all. */
+static void softmax(size_t n, const float *logit, float *score)
+{
+    float top = logit[0];
+    double sum = 0.0;
+
+    for (size_t e = 1; e < n; e++)
+        if (logit[e] > top) top = logit[e];
+    for (size_t e = 0; e < n; e++)
+        sum += logit[e] == top ? 1.0 : exp((double)logit[e] - (double)top);
+    for (size_t e = 0; e < n; e++) {
+        const int best = logit[e] == top;
+        const double part = best ? 1.0 : exp((double)logit[e] - (double)top);
+
+        score[e] = (float)(part / sum);
+    }
+}
+
+static void scores(const slm_handle *handle, const float *logit, float *score)
+{
+    const size_t n = handle->config.n_experts;
+
+    if (handle->config.score == SLM_SCORE_SOFTMAX)
+        softmax(n, logit, score);
+    else
+        handle->kernels->sigmoid(n, logit, score);
+}
+
+/* Bits whose unsigned order is that of the keys; -0 becomes +0. */
+static uint32_t ordered(float key)
+{
+    const float positive_zero = key + 0.0f;
+    uint32_t bits;
+
+    memcpy(&bits, &positive_zero, sizeof bits);
+    return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
+
+int32_t slm_cpu_chosen_id(uint64_t word)
+{
+    return (int32_t) ~(uint32_t)word;
+}
+
+float slm_cpu_chosen_key(uint64_t word)
+{
+    const uint32_t high = (uint32_t)(word >> 32);
+    const uint32_t bits = high & 0x80000000u ? high & 0x7fffffffu : ~high;
+    float key;
+
+    memcpy(&key, &bits, sizeof key);
+    return key;
+}
+
+/* Let heap[at] sink in a heap of `size` words whose root is the least. */
+static void sink(uint64_t *heap, size_t size, size_t at)
+{
+    const uint64_t word = heap[at];
+
+    for (size_t child = 2 * at + 1; child < size; child = 2 * at + 1) {
+        if (child + 1 < size && heap[child + 1] < heap[child]) child++;
+        if (word <= heap[child]) break;
+        heap[at] = heap[child];
+        at = child;
+    }
+    heap[at] = word;
+}
+
+void slm_cpu_choose(const float *score, const float *bias, size_t n, size_t k,
+                    uint64_t *best)
+{
+    const size_t keep = k < n ? k + 1 : n;
+
+    for (size_t e = 0; e < n; e++) {
+        const float key = score[e] + bias[e];
+        const uint64_t word = (uint64_t)ordered(key) << 32 | (uint32_t) ~(uint32_t)e;
+
+        if (e < keep) {
+            best[e] = word;
+            if (e + 1 == keep)
+                for (size_t at = keep / 2; at-- > 0;) sink(best, keep, at);
+        } else if (word > best[0]) {
+            best[0] = word;
+            sink(best, keep, 0);
+        }
+    }
+    for (size_t size = keep; size-- > 1;) {
+        const uint64_t least = best[0];
+
+        best[0] = best[size];
+        best[size] = least;
+        sink(best, size, 0);
+    }
+}
+
+/* log of the real score: sigmoid, or softmax with `shift` the log of the row's sum. */
+static double log_score(const slm_config *config, double logit, double shift)
+{
+    if (config->score == SLM_SCORE_SOFTMAX) return logit - shift;
+    return logit < 0.0 ? logit - log1p(exp(logit)) : -log1p(exp(-logit));
+}
+
+static double softmax_shift(const slm_config *config, const float *logit)
+{
+    double top = (double)logit[0], sum = 0.0;
+
+    if (config->score != SLM_SCORE_SOFTMAX) return 0.0;
+    for (size_t e = 1; e < config->n_experts; e++) top = fmax(top, (double)logit[e]);
+    for (size_t e = 0; e < config->n_experts; e++) sum += exp((double)logit[e] - top);
+    return top + log(sum);
+}
+
+/* Ratio of the real scores: the largest of the chosen is divided out first. */
+static void mixture_of_logits(const slm_config *config, const float *logit,
+                              double shift, const int32_t *ids, float *weight)
+{
+    const size_t k = config->top_k;
+    double top = -INFINITY, sum = 0.0;
+
+    for (size_t q = 0; q < k; q++)
+        top = fmax(top, log_score(config, (double)logit[ids[q]], shift));
+    if (config->weighting == SLM_WEIGHT_RELEASE) top = 0.0;
+    for (int write = 0; write < 2; write++) {
+        const double total =
+            config->weighting == SLM_WEIGHT_RELEASE ? sum + 1e-20 : sum;
+
+        for (size_t q = 0; q < k; q++) {
+            const double log_of = log_score(config, (double)logit[ids[q]], shift);
+            const double part = log_of == top ? 1.0 : exp(log_of - top);
+
+            if (write)
+                weight[q] = (float)(part / total);
+            else
+                sum += part;
+        }
+    }
+}
+
+/* Weights of the chosen from their scores; from the logits, if there are any, where a
+ * score is subnormal or the sum below 2^-100.                                     R3 */
+static void mixture(const slm_config *config, const choice *row)
+{
+    const size_t k = config->top_k;
+    const int release = config->weighting == SLM_WEIGHT_RELEASE;
+    double sum = 0.0;
+    int normal = 1;
+
+    for (size_t q = 0; q < k; q++) {
+        sum += (double)row->score[row->ids[q]];
+        normal &= row->score[row->ids[q]] >= FLT_MIN;
+    }
+    if (release && k == 1) {
+        row->weight[0] = row->score[row->ids[0]];
+        return;
+    }
+    if (row->logit && (!normal || sum < 0x1p-100)) {
+        const double shift = softmax_shift(config, row->logit);
+
+        if (isfinite(shift)) {
+            mixture_of_logits(config, row->logit, shift, row->ids, row->weight);
+            return;
+        }
+    }
+    for (size_t q = 0; q < k; q++) {
+        const double part = (double)row->score[row->ids[q]];
+
+        if (release)
+            row->weight[q] = (float)(part / (sum + 1e-20));
+        else
+            row->weight[q] = (float)(sum > 0.0 ? part / sum : 1.0 / (double)k);
+    }
+}
+
+/* Choose and weigh one row. A NaN poisons it: ids 0..k-1, NaN weights and cutoff; then
+ * returns 1, else 0. */
+static int select_row(const slm_config *config, const choice *row)
+{
+    const size_t n = config->n_experts, k = config->top_k;
+
+    if (has_nan(n, row->logit ? row->logit : row->score)) {
+        for (size_t q = 0; q < k; q++) {
+            row->ids[q] = (int32_t)q;
+            row->weight[q] = NAN;
+        }
+        if (k < n) *row->cutoff = NAN;
+        return 1;
+    }
+    slm_cpu_choose(row->score, row->bias, n, k, row->best);
+    for (size_t q = 0; q < k; q++) row->ids[q] = slm_cpu_chosen_id(row->best[q]);
+    if (k < n) *row->cutoff = slm_cpu_chosen_key(row->best[k]);
+    mixture(config, row);
+    return 0;
+}
+
+void slm_cpu_take_choices(slm_cpu_arena *arena, size_t rows, size_t k,
+                          slm_cpu_choices *at)
+{
+    at->ids = slm_cpu_take(arena, rows, k, sizeof *at->ids);
+    at->weight = slm_cpu_take_f32(arena, rows, k);
+    at->cutoff = slm_cpu_take_f32(arena, rows, 1);
+    at->best = slm_cpu_take(arena, slm_cpu_ceil_div(rows, SLM_CPU_ROWS), k + 1,
+                            sizeof *at->best);
+}
+
+int slm_cpu_select_row(const slm_handle *handle, const slm_cpu_router *from, size_t t,
+                       const slm_cpu_choices *to)
+{
+    const size_t k = handle->config.top_k;
+    const choice row = {slm_cpu_row(from->score, t),
+                        from->logit.data ? slm_cpu_row(from->logit, t) : NULL,
+                        from->bias,
+                        to->best + t / SLM_CPU_ROWS * (k + 1),
+                        to->ids + t * k,
+                        to->weight + t * k,
+                        to->cutoff + t};
+
+    if (row.logit) scores(handle, row.logit, slm_cpu_row(from->score, t));
+    return select_row(&handle->config, &row);
+}
+
+static void select_rows(const slm_handle *handle, const slm_cpu_router *from,
+                        size_t rows, const slm_cpu_choices *to)
+{
+#pragma omp parallel for schedule(static)
+    for (size_t first = 0; first < rows; first += SLM_CPU_ROWS)
+        for (size_t t = first; t < rows && t < first + SLM_CPU_ROWS; t++)
+            slm_cpu_select_row(handle, from, t, to);
+}
+
+/* Workspace of `select` and `route`: packed inputs, then a row's results. */
+typedef struct space {
+    float *bias;   /* [n]                                                       */
+    float *x;      /* [T, d]  route                                             */
+    float *router; /* [n, d]  route                                             */
+    float *logit;  /* [T, n]                                                    */
+    float *score;  /* [T, n]                                                    */
+    slm_cpu_choices chosen;
+} space;
+
+static size_t lay_out(space *at, void *base, const slm_config *config, size_t rows,
+                      size_t width)
+{
+    slm_cpu_arena arena = {base, 0};
+    const size_t n = config->n_experts;
+
+    at->bias = slm_cpu_take_f32(&arena, 1, n);
+    at->x = slm_cpu_take_f32(&arena, rows, width);
+    at->router = slm_cpu_take_f32(&arena, width ? n : 0, width);
+    at->logit = slm_cpu_take_f32(&arena, rows, n);
+    at->score = slm_cpu_take_f32(&arena, rows, n);
+    slm_cpu_take_choices(&arena, rows, config->top_k, &at->chosen);
+    return arena.used;
+}
+
+size_t slm_cpu_select_space(const slm_config *config, const slm_call *call)
+{
+    space at;
+
+    return lay_out(&at, NULL, config, call->n_tokens, 0);
+}
+
+size_t slm_cpu_route_space(const slm_config *config, const slm_call *call)
+{
+    space at;
+
+    return lay_out(&at, NULL, config, call->n_tokens, config->d_model);
+}
+
+void slm_cpu_write_choice(const slm_config *config, size_t rows,
+                          const slm_cpu_choices *from, const slm_tensor *ids,
+                          const slm_tensor *weight, const slm_tensor *cutoff)
+{
+    const size_t k = config->top_k;
+
+    for (size_t t = 0; t < rows; t++)
+        for (size_t q = 0; q < k; q++) {
+            *slm_cpu_i32(ids, t, q) = from->ids[t * k + q];
+            *slm_cpu_f32(weight, t, q) = from->weight[t * k + q];
+        }
+    if (k == config->n_experts || cutoff->rank == 0) return;
+    for (size_t t = 0; t < rows; t++) *slm_cpu_f32(cutoff, t, 0) = from->cutoff[t];
+}
+
+slm_status slm_cpu_select(slm_handle *handle, const slm_select_args *args,
+                          slm_error *error)
+{
+    const slm_config *config = &handle->config;
+    const size_t rows = args->call.n_tokens;
+    const slm_status status = slm_check_finite(SLM_OP_select, config, args, error);
+    slm_cpu_router from = {{NULL, 0}, {NULL, 0}, NULL};
+    space at;
+
+    if (status || rows == 0) return status;
+    lay_out(&at, args->call.workspace, config, rows, 0);
+    slm_cpu_pack(at.bias, &args->bias);
+    from.bias = at.bias;
+    if (args->logit.rank) {
+        from.logit = slm_cpu_read(&args->logit, at.logit);
+        from.score = (slm_cpu_matrix){at.score, config->n_experts};
+    } else {
+        from.score = slm_cpu_read(&args->score, at.score);
+    }
+    select_rows(handle, &from, rows, &at.chosen);
+    slm_cpu_write_choice(config, rows, &at.chosen, &args->ids, &args->weight,
+                         &args->cutoff);
+    return SLM_OK;
+}
+
+slm_status slm_cpu_route(slm_handle *handle, const slm_route_args *args,
+                         slm_error *error)
+{
+    const slm_config *config = &handle->config;
+    const size_t rows = args->call.n_tokens, n = config->n_experts, d = config->d_model;
+    const slm_status status = slm_check_finite(SLM_OP_route, config, args, error);
+    space at;
+
+    if (status || rows == 0) return status;
+    lay_out(&at, args->call.workspace, config, rows, d);
+    slm_cpu_pack(at.bias, &args->bias);
+
+    const slm_cpu_router from = {{at.logit, n}, {at.score, n}, at.bias};
+    const slm_cpu_linear product = {rows,
+                                    n,
+                                    d,
+                                    slm_cpu_read(&args->x, at.x),
+                                    slm_cpu_read(&args->w_router, at.router),
+                                    from.logit,
+                                    0};
+
+    slm_cpu_products(handle, &product, 1);
+    select_rows(handle, &from, rows, &at.chosen);
+    slm_cpu_write_choice(config, rows, &at.chosen, &args->ids, &args->weight,
+                         &args->cutoff);
+    slm_cpu_write(&args->logit, from.logit);
+    slm_cpu_write(&args->score, from.score);
+    return SLM_OK;
+}
