@@ -1,0 +1,318 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* conformance/frame.c - one call: a case's tensors laid out in guarded memory. */
+#include "frame.h"
+
+#include <ref.h>
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum { PAGE = 4096 };
+
+static int is_output(const slm_field *field)
+{
+    return field->role == SLM_ROLE_OUT || field->role == SLM_ROLE_TAP ||
+           field->role == SLM_ROLE_INOUT;
+}
+
+static void give(call_frame *frame, const vec_case *test, frame_buffer *buffer)
+{
+    const vec_tensor *source = vec_find(test->in, test->n_in, buffer->field->name);
+    const slm_dtype dtype = buffer->tensor.dtype;
+
+    if (!source) return;
+    if (dtype == SLM_BF16) {
+        float *wide = malloc(source->count * sizeof *wide + 1);
+        uint16_t *narrow = buffer->tensor.data;
+
+        if (!wide) abort();
+        vec_values(source, wide);
+        for (size_t i = 0; i < source->count; i++) {
+            uint32_t bits;
+
+            memcpy(&bits, &wide[i], 4);
+            narrow[i] = (uint16_t)(bits >> 16);
+        }
+        free(wide);
+    } else {
+        vec_values(source, buffer->tensor.data);
+    }
+    (void)frame;
+}
+
+/* Make one expert's slice of a large recipe. */
+static void give_slice(const vec_tensor *source, frame_buffer *buffer, size_t expert)
+{
+    const size_t slice = source->count / source->shape[0];
+    float *data = (float *)buffer->tensor.data + expert * slice;
+
+    vec_values_range(source, expert * slice, slice, data);
+}
+
+static int is_sparse(const vec_tensor *source)
+{
+    return source && source->form == VEC_GEN && source->rank == 3 &&
+           source->count > FRAME_SPARSE && source->dtype == SLM_F32;
+}
+
+static void place(frame_buffer *buffer, frame_place where, size_t *end)
+{
+    const size_t shift = slm_dtype_size(buffer->tensor.dtype);
+
+    *end += PAGE;
+    buffer->span = (buffer->bytes + shift + PAGE - 1) / PAGE * PAGE;
+    buffer->span_offset = *end;
+    if (!buffer->field || where == FRAME_START)
+        buffer->offset = *end;
+    else if (where == FRAME_SHIFTED)
+        buffer->offset = *end + shift;
+    else
+        buffer->offset = *end + buffer->span - buffer->bytes;
+    /* The workspace is aligned to 64 bytes and a multiple of that long. */
+    if (!buffer->field) buffer->offset += buffer->span - buffer->bytes;
+    buffer->home_offset = buffer->offset;
+    *end += buffer->span;
+}
+
+static frame_buffer *add_buffer(call_frame *frame, const slm_field *field)
+{
+    frame_buffer *buffer = &frame->buffers[frame->n_buffers++];
+
+    if (frame->n_buffers > FRAME_MAX_BUFFERS) abort();
+    memset(buffer, 0, sizeof *buffer);
+    buffer->field = field;
+    buffer->output = !field || is_output(field);
+    return buffer;
+}
+
+/* Describe the tensor of a field: the case's own shape for inputs (a case to be refused
+ * may disagree with its configuration), the configuration's for outputs. */
+static int describe(call_frame *frame, const vec_case *test, const slm_field *field,
+                    bool golden)
+{
+    const vec_tensor *source = vec_find(test->in, test->n_in, field->name);
+    const slm_dtype dtype = golden && is_output(field)
+                                ? slm_field_golden_dtype(field)
+                                : slm_field_dtype(field, &frame->config);
+    size_t shape[SLM_MAX_RANK];
+    uint32_t rank = (uint32_t)strlen(field->dims);
+
+    if (!slm_field_applies(field, &frame->config)) return 1;
+    if (source) {
+        rank = source->rank;
+        memcpy(shape, source->shape, sizeof shape);
+    } else if (is_output(field)) {
+        for (uint32_t i = 0; i < rank; i++)
+            if (!slm_dim(&frame->config, frame->call, field->dims[i], &shape[i]))
+                return 1;
+    } else {
+        return 1;
+    }
+
+    size_t bytes = slm_dtype_size(dtype);
+
+    for (uint32_t i = 0; i < rank; i++)
+        if (__builtin_mul_overflow(bytes, shape[i], &bytes) || bytes >> 46) return 0;
+
+    frame_buffer *buffer = add_buffer(frame, field);
+
+    buffer->tensor = slm_tensor_packed(NULL, dtype, rank, shape);
+    buffer->bytes = bytes;
+    return 1;
+}
+
+static slm_tensor *slot(const call_frame *frame, const slm_field *field)
+{
+    for (size_t i = 0; i < frame->info->n_fields; i++)
+        if (&frame->info->fields[i] == field)
+            return (slm_tensor *)((char *)frame->args + field->offset);
+    return (slm_tensor *)((char *)(uintptr_t)&frame->weights + field->offset);
+}
+
+static int map_arena(call_frame *frame, const frame_options *options)
+{
+    size_t end = 0;
+
+    if (options->workspace_size) {
+        frame_buffer *buffer = add_buffer(frame, NULL);
+        const size_t rounded = (options->workspace_size + 63) / 64 * 64;
+
+        buffer->tensor = slm_tensor_packed(NULL, SLM_I32, 1, &(size_t){rounded / 4});
+        buffer->bytes = rounded;
+    }
+    for (size_t i = 0; i < frame->n_buffers; i++)
+        place(&frame->buffers[i],
+              frame->buffers[i].output ? options->outputs : options->inputs, &end);
+    frame->arena_size = end + PAGE;
+    if (frame->owns_arena) frame->arena_fd = memfd_create("slm-arena", MFD_CLOEXEC);
+    if (frame->arena_fd < 0 || ftruncate(frame->arena_fd, (off_t)frame->arena_size))
+        return 0;
+    frame->arena = mmap(NULL, frame->arena_size, PROT_NONE, MAP_SHARED | MAP_NORESERVE,
+                        frame->arena_fd, 0);
+    if (frame->arena == MAP_FAILED) return 0;
+    for (size_t i = 0; i < frame->n_buffers; i++) {
+        frame_buffer *buffer = &frame->buffers[i];
+
+        if (mprotect(frame->arena + buffer->span_offset, buffer->span,
+                     PROT_READ | PROT_WRITE))
+            return 0;
+        buffer->tensor.data = frame->arena + buffer->offset;
+    }
+    return 1;
+}
+
+/* Which experts the case's tokens choose, by ref: 1 in chosen[e]. */
+static int find_chosen(const call_frame *frame, unsigned char *chosen)
+{
+    const slm_layer_forward_args *layer = frame->args;
+    const size_t count = frame->call->n_tokens * frame->config.top_k;
+    const size_t shape[] = {frame->call->n_tokens, frame->config.top_k};
+    const slm_backend *ref = slm_ref_backend();
+    int32_t *ids = malloc(count * sizeof *ids + 1);
+    double *weight = malloc(count * sizeof *weight + 1);
+    slm_handle *handle = NULL;
+    slm_route_args route = {.call = *frame->call,
+                            .x = layer->x,
+                            .w_router = frame->weights.w_router,
+                            .bias = layer->bias,
+                            .ids = slm_tensor_packed(ids, SLM_I32, 2, shape),
+                            .weight = slm_tensor_packed(weight, SLM_F64, 2, shape)};
+    int ok = ids && weight && ref->open(&frame->config, &handle, NULL) == SLM_OK;
+
+    route.call.struct_size = sizeof route;
+    ok = ok && ref->ops->route(handle, &route, NULL) == SLM_OK;
+    for (size_t i = 0; ok && i < count; i++) chosen[ids[i]] = 1;
+    if (handle) ref->close(handle);
+    free(weight);
+    free(ids);
+    return ok;
+}
+
+static int give_sparse(call_frame *frame, const vec_case *test)
+{
+    unsigned char *chosen = NULL;
+    int ok = 1;
+
+    for (size_t i = 0; ok && i < frame->n_buffers; i++) {
+        frame_buffer *buffer = &frame->buffers[i];
+        const vec_tensor *source =
+            buffer->field ? vec_find(test->in, test->n_in, buffer->field->name) : NULL;
+
+        if (!is_sparse(source)) continue;
+        if (!chosen) {
+            chosen = calloc(frame->config.n_experts, 1);
+            ok = chosen && find_chosen(frame, chosen);
+        }
+        for (size_t e = 0; ok && e < source->shape[0]; e++)
+            if (chosen[e]) give_slice(source, buffer, e);
+    }
+    free(chosen);
+    return ok;
+}
+
+static void lay_alias(call_frame *frame, const vec_case *test)
+{
+    frame_buffer *with = NULL, *output = NULL;
+
+    for (size_t i = 0; i < frame->n_buffers; i++) {
+        if (frame->buffers[i].field == test->alias_with) with = &frame->buffers[i];
+        if (frame->buffers[i].field == test->alias_output) output = &frame->buffers[i];
+    }
+    if (!with || !output) return;
+    output->tensor.data = with->tensor.data;
+    output->offset = output->home_offset = with->offset;
+    output->alias = true;
+}
+
+int frame_build_as(call_frame *frame, const vec_case *test,
+                   const frame_options *options, char *why)
+{
+    const bool golden = options->golden;
+    const size_t workspace_size = options->workspace_size;
+    const int arena_fd = options->arena_fd;
+    size_t n_weights;
+    const slm_field *weights = slm_weight_fields(&n_weights);
+
+    memset(frame, 0, sizeof *frame);
+    frame->arena_fd = arena_fd;
+    frame->owns_arena = arena_fd < 0;
+    frame->info = slm_op_describe(test->op);
+    frame->config = test->config;
+    frame->args = calloc(1, frame->info->args_size);
+    if (!frame->args) goto fail;
+    frame->call = frame->args;
+    *frame->call = test->call;
+    frame->call->struct_size = frame->info->args_size;
+    frame->weights.struct_size = sizeof frame->weights;
+    for (size_t i = 0; i < frame->info->n_fields; i++)
+        if (!describe(frame, test, &frame->info->fields[i], golden)) goto fail;
+    for (size_t i = 0; test->op == SLM_OP_layer_forward && i < n_weights; i++)
+        if (!describe(frame, test, &weights[i], golden)) goto fail;
+    if (!map_arena(frame, options)) goto fail;
+    for (size_t i = 0; i < frame->n_buffers; i++) {
+        frame_buffer *buffer = &frame->buffers[i];
+
+        if (!buffer->field) continue;
+        if (!is_sparse(vec_find(test->in, test->n_in, buffer->field->name)))
+            give(frame, test, buffer);
+        *slot(frame, buffer->field) = buffer->tensor;
+    }
+    if (!give_sparse(frame, test)) goto fail;
+    if (test->alias_output) lay_alias(frame, test);
+    for (size_t i = 0; i < frame->n_buffers; i++) {
+        frame_buffer *buffer = &frame->buffers[i];
+
+        if (buffer->field)
+            *slot(frame, buffer->field) = buffer->tensor;
+        else {
+            frame->call->workspace = buffer->tensor.data;
+            frame->call->workspace_size = workspace_size;
+        }
+        if (!buffer->output && buffer->bytes <= FRAME_HASH_LIMIT)
+            buffer->fingerprint = frame_fingerprint(buffer->tensor.data, buffer->bytes);
+    }
+    frame_poison(frame, false);
+    return 1;
+fail:
+    snprintf(why, 256, "%s: not enough memory for the case's tensors", test->id);
+    frame_free(frame);
+    return 0;
+}
+
+int frame_build(call_frame *frame, const vec_case *test, bool golden,
+                size_t workspace_size, int arena_fd, char *why)
+{
+    const frame_options options = {
+        .golden = golden, .workspace_size = workspace_size, .arena_fd = arena_fd};
+
+    return frame_build_as(frame, test, &options, why);
+}
+
+void frame_free(call_frame *frame)
+{
+    if (frame->arena && frame->arena != MAP_FAILED)
+        munmap(frame->arena, frame->arena_size);
+    /* An arena of the caller's is emptied: its pages go back, the next is all zeros. */
+    if (frame->owns_arena && frame->arena_fd >= 0)
+        close(frame->arena_fd);
+    else if (frame->arena_fd >= 0 && ftruncate(frame->arena_fd, 0))
+        abort();
+    free(frame->args);
+    memset(frame, 0, sizeof *frame);
+    frame->arena_fd = -1;
+}
+
+slm_tensor *frame_tensor(const call_frame *frame, const char *field)
+{
+    size_t n_weights;
+    const slm_field *weights = slm_weight_fields(&n_weights);
+
+    for (size_t i = 0; i < frame->info->n_fields; i++)
+        if (strcmp(frame->info->fields[i].name, field) == 0)
+            return slot(frame, &frame->info->fields[i]);
+    for (size_t i = 0; frame->info->op == SLM_OP_layer_forward && i < n_weights; i++)
+        if (strcmp(weights[i].name, field) == 0) return slot(frame, &weights[i]);
+    return NULL;
+}

@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* conformance/frame.h - one call: a case's tensors laid out in memory for an operation.
+ *
+ * All buffers of a frame lie in one arena, a memfd mapped with inaccessible pages
+ * around each buffer, its last byte against the guard. Another process can map the same
+ * descriptor at another address: buffers are known by their offset. */
+#ifndef SLM_FRAME_H
+#define SLM_FRAME_H
+
+#include "vector.h"
+
+typedef struct frame_buffer {
+    const slm_field *field; /* NULL: the workspace                          */
+    slm_tensor tensor;      /* data in this process                         */
+    size_t offset;          /* of the data in the arena                     */
+    size_t home_offset;     /* the same before rows were cut out (hygiene.c)    */
+    size_t bytes;
+    size_t span;          /* whole pages that hold it, without guards       */
+    size_t span_offset;   /* of the first of those pages                    */
+    uint64_t fingerprint; /* of an input, when given                        */
+    bool output;          /* the callee may write                           */
+    bool alias;           /* lies in another buffer's memory                */
+} frame_buffer;
+
+enum { FRAME_MAX_BUFFERS = 32 };
+
+/* The arguments of one call and the memory behind them. Outputs are filled with poison
+ * before the call: NaN in every floating type, far out of range as an integer. */
+typedef struct call_frame {
+    const slm_op_info *info;
+    slm_config config;
+    slm_call *call; /* = args */
+    void *args;     /* info->args_size bytes */
+    slm_weights weights;
+    int arena_fd;
+    bool owns_arena;
+    unsigned char *arena;
+    size_t arena_size;
+    size_t n_buffers;
+    frame_buffer buffers[FRAME_MAX_BUFFERS];
+} call_frame;
+
+/* Where in its pages a buffer lies. */
+typedef enum frame_place {
+    FRAME_END,    /* its last byte against the guard behind                 */
+    FRAME_START,  /* its first byte against the guard before                */
+    FRAME_SHIFTED /* one element past the start of its page                 */
+} frame_place;
+
+typedef struct frame_options {
+    bool golden;           /* real-valued outputs are binary64 (for ref alone) */
+    size_t workspace_size; /* 0: none                                          */
+    int arena_fd;          /* an empty memfd that stays the caller's, or -1    */
+    frame_place inputs;
+    frame_place outputs;
+} frame_options;
+
+/* Lay out a case. Every output that the operation has for this configuration is
+ * present, taps too. Of expert weights from a recipe only the experts that ref chooses
+ * are made when the tensor is larger than FRAME_SPARSE elements. Returns 0 and fills
+ * `why` (256 bytes) when memory ran out. */
+enum { FRAME_SPARSE = 1 << 26 };
+int frame_build_as(call_frame *frame, const vec_case *test,
+                   const frame_options *options, char *why);
+
+/* The same with every buffer at the end of its pages. */
+int frame_build(call_frame *frame, const vec_case *test, bool golden,
+                size_t workspace_size, int arena_fd, char *why);
+void frame_free(call_frame *frame);
+
+/* Fill every output and the workspace with poison: NaN, or (finite) plausible numbers
+ * that no golden value holds. */
+void frame_poison(call_frame *frame, bool finite);
+
+/* SHA-256 over every output, absent ones left out; out holds 65 bytes. */
+void frame_digest(const call_frame *frame, char *out);
+
+/* The tensor of a field: an argument or, for layer_forward, a weight. NULL when the
+ * operation has none of that name; rank 0 when it is absent. */
+slm_tensor *frame_tensor(const call_frame *frame, const char *field);
+
+/* 1 when every byte of that output is still poison, or the output is absent. */
+int frame_untouched(const call_frame *frame, const char *field);
+
+/* Index of the first element of an output that is still poison, or the count. */
+size_t frame_first_poison(const call_frame *frame, const char *field);
+
+/* Sum over the bits of an input, to see a change. Inputs larger than FRAME_HASH_LIMIT
+ * bytes are read-only where it matters and not summed. */
+enum { FRAME_HASH_LIMIT = 1 << 26 };
+uint64_t frame_fingerprint(const void *data, size_t bytes);
+
+/* 1 when the bytes behind the workspace, up to its rounded size, are still poison. */
+int frame_workspace_intact(const call_frame *frame);
+
+/* 1 when inputs and weights still have the bits they were given; else 0 and the name
+ * of a changed field. */
+int frame_inputs_intact(const call_frame *frame, const char **field);
+
+#endif

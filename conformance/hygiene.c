@@ -1,0 +1,315 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* conformance/hygiene.c - memory and reuse: what a right answer alone does not show. */
+#include "hygiene.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct repetition {
+    slm_testee *testee;
+    const vec_case *test;
+    const char *digest;
+    judge_verdict *verdict;
+} repetition;
+
+static void fail(const repetition *check, judge_state state, const char *clause,
+                 const char *circumstance, const char *why)
+{
+    check->verdict->state = state;
+    snprintf(check->verdict->clause, sizeof check->verdict->clause, "%s", clause);
+    snprintf(check->verdict->reason, sizeof check->verdict->reason, "%s: %.180s",
+             circumstance, why);
+}
+
+/* An answer under other circumstances: the same bits, or else a passing verdict. */
+static bool accept(const repetition *check, const call_frame *frame,
+                   const testee_reply *reply, const char *clause,
+                   const char *circumstance)
+{
+    const testee_about *about = testee_describe(check->testee);
+    judge_verdict verdict = {0};
+    char digest[65];
+
+    if (reply->outcome != TESTEE_RETURNED) {
+        fail(check,
+             reply->outcome == TESTEE_CRASHED     ? JUDGE_CRASH
+             : reply->outcome == TESTEE_TIMED_OUT ? JUDGE_TIMEOUT
+                                                  : JUDGE_FAIL,
+             clause, circumstance, reply->why);
+        return false;
+    }
+    if (!frame_workspace_intact(frame)) {
+        fail(check, JUDGE_FAIL, "A3", circumstance,
+             "wrote behind the workspace that it asked for");
+        return false;
+    }
+    frame_digest(frame, digest);
+    if (strcmp(digest, check->digest) == 0) return true;
+    judge_case(check->test, frame, reply->status, &reply->error, &about->arithmetic,
+               strcmp(about->name, "ref") == 0, &verdict);
+    if (verdict.state == JUDGE_PASS) return true;
+
+    const double seconds = check->verdict->seconds;
+
+    *check->verdict = verdict;
+    check->verdict->seconds = seconds;
+    fail(check, verdict.state, verdict.clause[0] ? verdict.clause : clause,
+         circumstance,
+         verdict.reason[0] ? verdict.reason : "another answer than the first time");
+    return false;
+}
+
+static bool repeat(const repetition *check, const frame_options *layout, bool finite,
+                   const char *clause, const char *circumstance)
+{
+    testee_reply reply;
+    call_frame frame;
+    bool ok;
+
+    if (!testee_frame(check->testee, check->test, layout, &frame, reply.why))
+        return true;
+    frame_poison(&frame, finite);
+    testee_run(check->testee, &frame, &reply);
+    ok = accept(check, &frame, &reply, clause, circumstance);
+    /* Both poisons are the same 32 bits everywhere: an element that was never written
+     * would hold the second one now. */
+    if (ok && (testee_describe(check->testee)->flags & SLM_DETERMINISTIC) && finite) {
+        char digest[65];
+
+        frame_digest(&frame, digest);
+        if (strcmp(digest, check->digest) != 0) {
+            fail(
+                check, JUDGE_FAIL, "A2", circumstance,
+                "other bits than the first time, though it declares itself "
+                "deterministic: does the answer depend on what lay in an output or the "
+                "workspace?");
+            ok = false;
+        }
+    }
+    frame_free(&frame);
+    return ok;
+}
+
+static bool has_tokens(const slm_field *field)
+{
+    return field->dims[0] == 'T' || field->dims[0] == 'q';
+}
+
+/* Show the callee `tokens` rows from row `first` on. */
+static void show_rows(call_frame *frame, size_t first, size_t tokens)
+{
+    frame->call->n_tokens = tokens;
+    for (size_t i = 0; i < frame->n_buffers; i++) {
+        frame_buffer *buffer = &frame->buffers[i];
+
+        if (!buffer->field || !has_tokens(buffer->field)) continue;
+
+        const size_t step = buffer->field->dims[0] == 'q' ? frame->config.top_k : 1;
+        const size_t row = step * (size_t)buffer->tensor.stride[0] *
+                           slm_dtype_size(buffer->tensor.dtype);
+        const size_t home = buffer->home_offset + first * row;
+
+        buffer->offset = home;
+        buffer->bytes = tokens * row;
+        buffer->tensor.data = frame->arena + home;
+        buffer->tensor.shape[0] = tokens * step;
+        *frame_tensor(frame, buffer->field->name) = buffer->tensor;
+    }
+}
+
+typedef struct contents {
+    unsigned char *bytes[FRAME_MAX_BUFFERS];
+} contents;
+
+static bool is_varied(const frame_buffer *buffer)
+{
+    return buffer->field && !buffer->output && buffer->bytes <= 1 << 20 &&
+           buffer->tensor.dtype == SLM_F32;
+}
+
+/* Keep the contents of inputs (and of what is input and output). */
+static void keep(const call_frame *frame, contents *saved)
+{
+    memset(saved, 0, sizeof *saved);
+    for (size_t i = 0; i < frame->n_buffers; i++) {
+        const frame_buffer *buffer = &frame->buffers[i];
+
+        if (!is_varied(buffer) &&
+            !(buffer->field && buffer->field->role == SLM_ROLE_INOUT))
+            continue;
+        saved->bytes[i] = malloc(buffer->bytes + 1);
+        if (saved->bytes[i])
+            memcpy(saved->bytes[i], buffer->tensor.data, buffer->bytes);
+    }
+}
+
+static void restore(const call_frame *frame, const contents *saved)
+{
+    for (size_t i = 0; i < frame->n_buffers; i++)
+        if (saved->bytes[i])
+            memcpy(frame->buffers[i].tensor.data, saved->bytes[i],
+                   frame->buffers[i].bytes);
+}
+
+/* Other lawful contents in the same place: every binary32 input backwards. The weights
+ * of a prepared layer may not change while the handle is open. */
+static void vary(const call_frame *frame)
+{
+    for (size_t i = 0; i < frame->n_buffers; i++) {
+        const frame_buffer *buffer = &frame->buffers[i];
+        uint32_t *words = buffer->tensor.data;
+
+        if (!is_varied(buffer)) continue;
+        if (frame->info->op == SLM_OP_layer_forward &&
+            strcmp(buffer->field->name, "x") != 0 &&
+            strcmp(buffer->field->name, "bias") != 0)
+            continue;
+        for (size_t a = 0, b = buffer->bytes / 4; a + 1 < b; a++) {
+            const uint32_t word = words[a];
+
+            words[a] = words[--b];
+            words[b] = word;
+        }
+    }
+}
+
+/* Operations whose refusal or meaning depends on the whole batch are not cut. */
+static bool can_be_cut(const vec_case *test)
+{
+    return test->op != SLM_OP_qb_hist_solve && test->op != SLM_OP_qb_exact &&
+           test->call.n_tokens > 1;
+}
+
+/* Eleven calls on one handle. T = full, varied; everything else is set back. */
+static bool in_a_row(const repetition *check)
+{
+    static const struct {
+        enum { FULL, VARIED, NONE, ONE } kind;
+        bool finite;
+    } calls[] = {{VARIED, true}, {FULL, false},  {VARIED, true}, {FULL, true},
+                 {NONE, false},  {FULL, false},  {ONE, true},    {VARIED, false},
+                 {NONE, true},   {VARIED, true}, {FULL, true}};
+    enum { N_CALLS = sizeof calls / sizeof *calls };
+    const size_t tokens = check->test->call.n_tokens;
+    testee_reply reply;
+    call_frame frame;
+    contents saved;
+    bool ok = true;
+
+    if (!testee_frame(check->testee, check->test, NULL, &frame, reply.why)) return true;
+    keep(&frame, &saved);
+    testee_begin(check->testee, &frame, &reply);
+    if (reply.outcome != TESTEE_RETURNED)
+        ok = accept(check, &frame, &reply, "A3", "opening a handle once more");
+    for (int i = 0; ok && reply.status == SLM_OK && i < N_CALLS; i++) {
+        char circumstance[64];
+
+        if (calls[i].kind >= NONE && !can_be_cut(check->test)) continue;
+        snprintf(circumstance, sizeof circumstance, "call %d of %d on one handle",
+                 i + 1, N_CALLS);
+        restore(&frame, &saved);
+        if (calls[i].kind == VARIED) vary(&frame);
+        show_rows(&frame, 0,
+                  calls[i].kind == NONE  ? 0
+                  : calls[i].kind == ONE ? 1
+                                         : tokens);
+        frame_poison(&frame, calls[i].finite);
+        testee_call(check->testee, &frame, &reply);
+        show_rows(&frame, 0, tokens);
+        if (reply.outcome != TESTEE_RETURNED || calls[i].kind == FULL)
+            ok = accept(check, &frame, &reply, "A3", circumstance);
+        reply.status = SLM_OK;
+    }
+    testee_end(check->testee, &frame, &reply);
+    for (int i = 0; i < FRAME_MAX_BUFFERS; i++) free(saved.bytes[i]);
+    frame_free(&frame);
+    return ok;
+}
+
+/* Whether the output rows that were just written, alone, are those of the whole batch. */
+static bool same_row(const call_frame *frame, const contents *batch, size_t token)
+{
+    for (size_t i = 0; i < frame->n_buffers; i++) {
+        const frame_buffer *buffer = &frame->buffers[i];
+
+        if (!batch->bytes[i] || !buffer->output) continue;
+
+        const size_t row =
+            (size_t)buffer->tensor.stride[0] * slm_dtype_size(buffer->tensor.dtype);
+
+        if (memcmp(buffer->tensor.data, batch->bytes[i] + token * row, row) != 0)
+            return false;
+    }
+    return true;
+}
+
+static bool is_row_wise(slm_op op)
+{
+    return op == SLM_OP_route || op == SLM_OP_select || op == SLM_OP_situ_glu ||
+           op == SLM_OP_dense_ffn || op == SLM_OP_rmsnorm || op == SLM_OP_layer_forward;
+}
+
+enum { ALONE_TOKENS = 4 };
+
+/* Where batch invariance is declared: a token alone gives the bits it had in the batch. */
+static bool alone(const repetition *check)
+{
+    const size_t tokens = check->test->call.n_tokens;
+    testee_reply reply;
+    call_frame frame;
+    contents batch = {0};
+    bool ok = true;
+
+    if (!testee_frame(check->testee, check->test, NULL, &frame, reply.why)) return true;
+    testee_begin(check->testee, &frame, &reply);
+    if (reply.outcome == TESTEE_RETURNED && reply.status == SLM_OK)
+        testee_call(check->testee, &frame, &reply);
+    ok = accept(check, &frame, &reply, "A2", "the batch once more");
+    for (size_t i = 0; i < frame.n_buffers; i++) {
+        const frame_buffer *buffer = &frame.buffers[i];
+
+        if (!buffer->output || !buffer->field || !has_tokens(buffer->field)) continue;
+        batch.bytes[i] = malloc(buffer->bytes + 1);
+        if (batch.bytes[i]) memcpy(batch.bytes[i], buffer->tensor.data, buffer->bytes);
+    }
+    for (size_t t = 0; ok && reply.status == SLM_OK && t < tokens && t < ALONE_TOKENS;
+         t++) {
+        char circumstance[48];
+
+        snprintf(circumstance, sizeof circumstance, "token %zu alone", t);
+        show_rows(&frame, t, 1);
+        frame_poison(&frame, false);
+        testee_call(check->testee, &frame, &reply);
+        if (reply.outcome != TESTEE_RETURNED) {
+            ok = accept(check, &frame, &reply, "A2", circumstance);
+        } else if (!same_row(&frame, &batch, t)) {
+            fail(check, JUDGE_FAIL, "A2", circumstance,
+                 "other bits than in the batch, though it declares batch invariance");
+            ok = false;
+        }
+        show_rows(&frame, 0, tokens);
+    }
+    testee_end(check->testee, &frame, &reply);
+    for (int i = 0; i < FRAME_MAX_BUFFERS; i++) free(batch.bytes[i]);
+    frame_free(&frame);
+    return ok;
+}
+
+void hygiene_check(slm_testee *testee, const vec_case *test, const char *digest,
+                   judge_verdict *verdict)
+{
+    const repetition check = {testee, test, digest, verdict};
+    const frame_options before = {.inputs = FRAME_START, .outputs = FRAME_START};
+    const frame_options inputs = {.inputs = FRAME_SHIFTED};
+    const frame_options outputs = {.outputs = FRAME_SHIFTED};
+
+    if (!repeat(&check, NULL, true, "A3", "with finite poison in the outputs") ||
+        !repeat(&check, &before, false, "X2", "with guards before every buffer") ||
+        !repeat(&check, &inputs, false, "X2", "with inputs one element off") ||
+        !repeat(&check, &outputs, false, "X2", "with outputs one element off") ||
+        !in_a_row(&check))
+        return;
+    if ((testee_describe(testee)->flags & SLM_BATCH_INVARIANT) &&
+        is_row_wise(test->op) && test->call.n_tokens > 1)
+        alone(&check);
+}

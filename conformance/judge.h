@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* conformance/judge.h - the verdict over one executed case. */
+#ifndef SLM_JUDGE_H
+#define SLM_JUDGE_H
+
+#include <slm/backend.h>
+
+#include "frame.h"
+#include "vector.h"
+
+typedef enum judge_state {
+    JUDGE_PASS,
+    JUDGE_FAIL,
+    JUDGE_XFAIL,
+    JUDGE_XPASS,
+    JUDGE_SKIP,
+    JUDGE_VACUOUS,
+    JUDGE_CRASH,
+    JUDGE_TIMEOUT,
+    JUDGE_ERROR,
+    JUDGE_STATES
+} judge_state;
+
+/* One stage's balance: a stage is an output field judged by its bound. */
+typedef struct judge_stage {
+    const char *name; /* the field: "weight", "z", ...                      */
+    size_t checked;   /* elements                                           */
+    size_t failed;
+    double used; /* largest |got - want| / bound seen; INFINITY for NaN     */
+} judge_stage;
+
+enum { JUDGE_MAX_STAGES = 16 };
+
+typedef struct judge_verdict {
+    judge_state state;
+    char reason[256]; /* of a SKIP, ERROR, ...; or a FAIL in words          */
+    size_t n_stages;  /* in order of the data flow                          */
+    judge_stage stages[JUDGE_MAX_STAGES];
+    /* The first failing element in order of the data flow; clause "" when none. */
+    char clause[8];
+    char stage[SLM_NAME];
+    char place[64];  /* "weight[0,3]"                                        */
+    char got[64];    /* "0x1.9p-2 (0.390625)"                                */
+    char want[96];   /* "0x1p-2 (0.25) +- 0x1p-26"                           */
+    double multiple; /* of the bound; 0 when the value had to match exactly */
+    /* Tokens by how their choice was decided.                              R2 */
+    size_t forced;
+    size_t free;
+    size_t tie;
+    double seconds;       /* of the call                                    */
+    double judge_seconds; /* of the judging                                 */
+    char output[1024];    /* what the testee printed, cut                   */
+} judge_verdict;
+
+/* Judge what a backend left in the frame. `status` and `error` are what it returned;
+ * `exact` asks for golden bits (for `-b ref`): every value must be the file's golden
+ * value rounded once to the output's element type. Otherwise the file decides status, ids and
+ * what inputs fix, and live ref decides each stage on the backend's own previous values
+ * under the declared arithmetic. */
+void judge_case(const vec_case *test, const call_frame *frame, slm_status status,
+                const slm_error *error, const slm_arithmetic *arithmetic, bool exact,
+                judge_verdict *verdict);
+
+const char *judge_state_name(judge_state state);
+
+#endif

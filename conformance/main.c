@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* conformance/main.c - slmoe: judges implementations of the Stable LatentMoE layer. */
+#include "cli.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct verb {
+    const char *name;
+    int (*run)(int argc, char **argv);
+    const char *summary;
+    const char *help;
+} verb;
+
+#define SELECTION                                                                      \
+    "  --vectors DIR      read vectors from there\n"                                   \
+    "  --only GLOB        cases whose id matches; may be repeated\n"                   \
+    "  --not GLOB         but not these; may be repeated\n"                            \
+    "  --tag T            cases with that tag\n"                                       \
+    "  --clause C         cases of that clause, e.g. R2 or 'Q*'\n"                     \
+    "  --provenance P     hand, document, oracle, ref or public-report\n"              \
+    "  --tier TIER        smoke (< 2 s), quick (< 30 s, the default) or full\n"
+
+static const verb verbs[] = {
+    {"run", cli_run, "judge a backend on the golden vectors",
+     "usage: slmoe run [-b BACKEND]... [options]\n"
+     "  -b, --backend B    ref, cpu-blas, or the path of a plug-in (./libmine.so);\n"
+     "                     without it every built-in backend is judged\n" SELECTION
+     "  --format F[=FILE]  human (the default), jsonl, junit or tap; may be repeated\n"
+     "  -j, --jobs N       N processes at once (1)\n"
+     "  --shard I/N        every Nth case, from the Ith on\n"
+     "  --xfail FILE       strict list of expected failures: GLOB STATE TRACKER a "
+     "line\n"
+     "  --timeout S        seconds a call may take (120)\n"
+     "  --slow N           times N, under valgrind and the like\n"
+     "  -v, --verbose      also print passed and skipped cases\n"
+     "exit: 0 conforms, 1 does not, 2 usage, 3 harness error, 4 backend not loadable,\n"
+     "      5 nothing executed, 6 bad vectors, 77 no device\n"},
+    {"list", cli_list_cases, "name the cases that a selection holds",
+     "usage: slmoe list [options]\n" SELECTION
+     "  -v, --verbose      also clauses, provenance and what a family is about\n"},
+    {"show", cli_show, "print a case: inputs, expected values, what they mean",
+     "usage: slmoe show CASE [--vectors DIR]\n"
+     "  CASE is an id, or a glob that matches one case\n"},
+    {"explain", cli_explain, "print a clause of the specification and its vectors",
+     "usage: slmoe explain CLAUSE [--vectors DIR]\n"
+     "  CLAUSE is R2, L1, ...; without one the clauses are listed\n"},
+    {"gen", cli_gen, "write golden values with ref, or check all of them",
+     "usage: slmoe gen [--check] [options]\n"
+     "  Without --check: writes the values of provenance ref into their files and "
+     "renews\n"
+     "  vectors/MANIFEST. With --check: recomputes the values of every provenance and\n"
+     "  compares to the last bit; writes nothing; exits 1 on a difference.\n"
+     "  --check\n" SELECTION},
+    {"mutants", cli_mutants, "prove that the suite can fail: judge wrong backends",
+     "usage: slmoe mutants [options]\n"
+     "  Judges every wrong backend of conformance/mutants; all must fail, and each "
+     "family\n"
+     "  must kill the mutants that it names.\n" SELECTION
+     "  -j, --jobs N       N at once (1)\n"
+     "  --format F         md or csv: the matrix of mutants, families and stages\n"},
+    {"trace", cli_trace, "clauses against vectors and mutants",
+     "usage: slmoe trace [--format md|csv] [-j N] [options]\n" SELECTION},
+    {"probe", cli_probe,
+     "print what a backend declares and which conventions it follows",
+     "usage: slmoe probe -b BACKEND [--vectors DIR]\n"},
+};
+
+enum { N_VERBS = sizeof verbs / sizeof *verbs };
+
+static void print_usage(FILE *out)
+{
+    fputs("slmoe " SLMOE_VERSION
+          " judges implementations of the Stable LatentMoE layer\n"
+          "usage: slmoe VERB [options]   (slmoe VERB --help says more)\n",
+          out);
+    for (size_t i = 0; i < N_VERBS; i++)
+        fprintf(out, "  %-8s %s\n", verbs[i].name, verbs[i].summary);
+}
+
+static int asks_help(int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++)
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) return 1;
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 2) {
+        print_usage(stderr);
+        return EXIT_USAGE;
+    }
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
+        print_usage(stdout);
+        return EXIT_CONFORMS;
+    }
+    if (strcmp(argv[1], "--version") == 0) {
+        printf("slmoe " SLMOE_VERSION ", specification " SLM_SPEC_VERSION
+               ", ABI %d.%d\n",
+               SLM_ABI_MAJOR, SLM_ABI_MINOR);
+        return EXIT_CONFORMS;
+    }
+    /* For the hosts: many short calls on cores that others use, too. */
+    setenv("OMP_WAIT_POLICY", "passive", 0);
+    for (size_t i = 0; i < N_VERBS; i++) {
+        if (strcmp(argv[1], verbs[i].name) != 0) continue;
+        if (asks_help(argc - 1, argv + 1)) {
+            fputs(verbs[i].help, stdout);
+            return EXIT_CONFORMS;
+        }
+        return verbs[i].run(argc - 1, argv + 1);
+    }
+    fprintf(stderr, "slmoe: %s: no such verb\n", argv[1]);
+    print_usage(stderr);
+    return EXIT_USAGE;
+}

@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* conformance/mutants/scalar_handle.c - open, prepare, workspace; the way into a call. */
+#include "scalar.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static slm_status no_memory(slm_error *error, const char *op)
+{
+    return slm_fail(error, SLM_ERR_MEMORY, op, "", 0, "memory");
+}
+
+slm_status scalar_open(const slm_config *config, scalar_variant variant,
+                       scalar_mutant mutant, slm_handle **handle, slm_error *error)
+{
+    slm_handle *made = calloc(1, sizeof *made);
+
+    if (!made) return no_memory(error, "open");
+    made->config = *config;
+    made->variant = variant;
+    made->mutant = mutant;
+    if (mutant == MUTANT_first_bias_kept && config->n_experts) {
+        made->first_bias = calloc(config->n_experts, sizeof *made->first_bias);
+        if (!made->first_bias) {
+            scalar_close(made);
+            return no_memory(error, "open");
+        }
+    }
+    *handle = made;
+    return SLM_OK;
+}
+
+void scalar_close(slm_handle *handle)
+{
+    if (!handle) return;
+    free(handle->packed);
+    free(handle->first_bias);
+    free(handle);
+}
+
+/* Gate and up matrices of each expert one after the other: [n, 2, f, l]. */
+static slm_status pack(slm_handle *handle, slm_error *error)
+{
+    const slm_config *config = &handle->config;
+    const slm_tensor *halves[] = {&handle->weights.w_gate, &handle->weights.w_up};
+    const size_t n = config->n_experts, f = config->d_expert, l = config->d_latent;
+    size_t rows;
+    float *packed;
+
+    if (halves[0]->rank == 0) return SLM_OK;
+    if (__builtin_mul_overflow(2 * n, f, &rows)) return no_memory(error, "prepare");
+    packed = realloc(handle->packed, rows * l * sizeof *packed);
+    if (!packed) return no_memory(error, "prepare");
+    handle->packed = packed;
+    for (size_t row = 0; row < rows; row++) {
+        const slm_tensor expert = slm_tensor_at(halves[row / f % 2], row / f / 2);
+        const slm_tensor from = slm_tensor_at(&expert, row % f);
+
+        scalar_load(packed + row * l, &from);
+    }
+    return SLM_OK;
+}
+
+slm_status scalar_prepare(slm_handle *handle, const slm_weights *weights,
+                          slm_error *error)
+{
+    slm_status status = SLM_OK;
+
+    if (is(handle, VARIANT_own_door))
+        status = slm_check_weights(&handle->config, weights, error);
+    handle->has_bad_weights = status != SLM_OK;
+    if (status) return scalar_report(handle, status, error);
+    handle->weights = *weights;
+    return is(handle, VARIANT_packed_gate_up) ? pack(handle, error) : SLM_OK;
+}
+
+slm_status scalar_report(const slm_handle *handle, slm_status status, slm_error *error)
+{
+    if (status && error && wrong(handle, MUTANT_index_not_reported)) error->index = 0;
+    return wrong(handle, MUTANT_refusal_missing) ? SLM_OK : status;
+}
+
+size_t scalar_workspace(slm_handle *handle, slm_op op, const slm_call *call)
+{
+    const slm_config *config = &handle->config;
+
+    switch (op) {
+    case SLM_OP_route:
+        return scalar_route_space(config, call);
+    case SLM_OP_select:
+        return scalar_select_space(config, call);
+    case SLM_OP_permute:
+        return scalar_permute_space(config, call);
+    case SLM_OP_situ_glu:
+        return scalar_situ_space(config);
+    case SLM_OP_dense_ffn:
+        return scalar_ffn_space(config);
+    case SLM_OP_rmsnorm:
+        return scalar_rmsnorm_space(config);
+    case SLM_OP_layer_forward:
+        return scalar_layer_space(config, call);
+    case SLM_OP_qb_exact:
+        return scalar_qb_space(config, call);
+    case SLM_OP_qb_hist_accumulate:
+    case SLM_OP_qb_hist_solve:
+        return scalar_hist_space(config);
+    default:
+        return 0;
+    }
+}
+
+/* The tensor of that field, or NULL. */
+static const slm_tensor *tensor_of(slm_op op, const void *args, const char *name)
+{
+    const slm_op_info *info = slm_op_describe(op);
+
+    for (size_t i = 0; i < info->n_fields; i++)
+        if (strcmp(info->fields[i].name, name) == 0)
+            return (const slm_tensor *)(const void *)((const char *)args +
+                                                      info->fields[i].offset);
+    return NULL;
+}
+
+/* Position of the first binary32 element above a limit, or the count. */
+static size_t first_above(const slm_tensor *tensor, float limit)
+{
+    const size_t count = slm_tensor_count(tensor);
+    size_t i = 0;
+
+    while (i < count && fabsf(*(const float *)scalar_element(tensor, i)) <= limit) i++;
+    return i;
+}
+
+/* Refusals that only mutants have, of calls that are lawful. */
+static slm_status refuse(const slm_handle *handle, slm_op op, const void *args,
+                         slm_error *error)
+{
+    const slm_call *call = args;
+    const slm_tensor *bias = tensor_of(op, args, "bias");
+    const slm_tensor *score = tensor_of(op, args, "score");
+    const int given = op != SLM_OP_route && op != SLM_OP_layer_forward;
+    const char *name = slm_op_describe(op)->name;
+
+    if (wrong(handle, MUTANT_empty_batch_fails) && call->n_tokens == 0 &&
+        op != SLM_OP_qb_hist_merge && op != SLM_OP_sign_step)
+        return slm_fail(error, SLM_ERR_DOMAIN, name, "n_tokens", 0, "1 or more");
+    if (!wrong(handle, MUTANT_refuses_the_lawful)) return SLM_OK;
+    if (given && score && score->rank &&
+        first_above(score, 0x1.fffffep-1f) < slm_tensor_count(score))
+        return slm_fail(error, SLM_ERR_DOMAIN, name, "score", 0, "below 1");
+    if (bias && first_above(bias, 0x1p64f) < slm_tensor_count(bias))
+        return slm_fail(error, SLM_ERR_NONFINITE, name, "bias", 0, "finite");
+    return SLM_OK;
+}
+
+/* The first element of every output that can be written at all becomes 0; `aliased` is
+ * the output that lies in another argument, or "". */
+static void write_outputs(const slm_config *config, slm_op op, const void *args,
+                          const char *aliased)
+{
+    const slm_op_info *info = slm_op_describe(op);
+
+    for (size_t i = 0; i < info->n_fields; i++) {
+        const slm_field *field = &info->fields[i];
+        const slm_tensor *tensor = tensor_of(op, args, field->name);
+        const size_t size = slm_dtype_size(slm_field_dtype(field, config));
+
+        if (field->role != SLM_ROLE_OUT || tensor->rank == 0) continue;
+        if (strcmp(field->name, aliased) == 0) continue;
+        if (tensor->rank > SLM_MAX_RANK || slm_dtype_size(tensor->dtype) != size)
+            continue;
+        if (tensor->data && tensor->space == SLM_HOST && slm_tensor_count(tensor))
+            memset(tensor->data, 0, size);
+    }
+}
+
+/* SHAPE, ALIAS, DOMAIN and NONFINITE, for those that check their own arguments. */
+static slm_status own_door(const slm_handle *handle, slm_op op, const void *args,
+                           slm_error *error)
+{
+    const slm_config *config = &handle->config;
+    const slm_status status = slm_check(op, config, args, error);
+
+    if (status == SLM_ERR_DOMAIN && wrong(handle, MUTANT_wrong_precedence) &&
+        slm_check_finite(op, config, args, NULL))
+        return slm_check_finite(op, config, args, error);
+    return status ? status : slm_check_finite(op, config, args, error);
+}
+
+slm_status scalar_begin(slm_handle *handle, slm_op op, const void *args,
+                        slm_error *error)
+{
+    const slm_call *call = args;
+    slm_status status;
+
+    if (handle->has_bad_weights)
+        status = slm_fail(error, SLM_ERR_SHAPE, "prepare", "", 0, "weights");
+    else if (is(handle, VARIANT_own_door))
+        status = own_door(handle, op, args, error);
+    else
+        status = slm_check_finite(op, &handle->config, args, error);
+    if (!status && call->workspace_size < scalar_workspace(handle, op, call))
+        status = slm_fail(error, SLM_ERR_SHAPE, slm_op_describe(op)->name, "workspace",
+                          0, "the bytes that workspace() asked for");
+    if (!status) status = refuse(handle, op, args, error);
+    if (status && error && wrong(handle, MUTANT_writes_on_refusal))
+        write_outputs(&handle->config, op, args,
+                      status == SLM_ERR_ALIAS ? error->field : "");
+    return status;
+}

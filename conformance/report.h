@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* conformance/report.h - writers of results: one table of functions a format. */
+#ifndef SLM_REPORT_H
+#define SLM_REPORT_H
+
+#include <stdio.h>
+
+#include "judge.h"
+#include "testee.h"
+
+typedef struct report_counts {
+    size_t state[JUDGE_STATES];
+    size_t provenance[VEC_PROVENANCES]; /* of passed cases                  */
+    double seconds;
+} report_counts;
+
+size_t report_passed(const report_counts *counts);
+size_t report_failed(const report_counts *counts);
+size_t report_skipped(const report_counts *counts);
+
+typedef struct report_run {
+    const char *backend; /* as named by the user                            */
+    const testee_about *about;
+    const vec_set *vectors;
+    const char *tier;
+    const char *repeat; /* options that repeat the selection of vectors, "" */
+    bool verbose;
+} report_run;
+
+typedef struct report_writer report_writer;
+
+typedef struct report_format {
+    const char *name;
+    void (*begin)(report_writer *report, const report_run *run);
+    void (*result)(report_writer *report, const report_run *run, const vec_case *test,
+                   const judge_verdict *verdict);
+    void (*end)(report_writer *report, const report_run *run,
+                const report_counts *counts);
+    void (*total)(report_writer *report, const report_counts *counts);
+} report_format;
+
+struct report_writer {
+    const report_format *format;
+    FILE *out;
+    bool broken;   /* something could not be written                        */
+    bool started;  /* the head is written                                   */
+    size_t number; /* results so far                                        */
+    FILE *body;    /* of the backend at hand, into `kept`                   */
+    char *kept;
+    size_t kept_size;
+};
+
+extern const report_format report_human;
+extern const report_format report_jsonl;
+extern const report_format report_junit;
+extern const report_format report_tap;
+
+/* "name" or "name=FILE". Returns 0 and prints nothing when the name is unknown or the
+ * file cannot be written; `why` (256 bytes) says so. */
+int report_open(report_writer *report, const char *spec, char *why);
+/* 0 when the file could not be written whole. */
+int report_close(report_writer *report);
+
+#endif

@@ -1,0 +1,120 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# The tool as its user meets it: exit codes, messages with file:line:column, filters, gen --check, show.
+set -u
+fail() { echo "cli: $*"; exit 1; }
+out=$(mktemp -d) || exit 1
+trap 'rm -rf "$out"' EXIT
+
+# $1: exit code; rest: command. Leaves stdout and stderr in $out.
+expect() {
+    local want=$1 got
+    shift
+    "$@" >"$out/stdout" 2>"$out/stderr"
+    got=$?
+    [ "$got" = "$want" ] || { cat "$out/stdout" "$out/stderr"; fail "'$*' exited $got, expected $want"; }
+}
+says() { # $1: stdout or stderr; $2: fixed string
+    grep -qF -- "$2" "$out/$1" || { cat "$out/$1"; fail "$1 does not say: $2"; }
+}
+
+# Usage.
+expect 2 "$SLMOE"
+expect 2 "$SLMOE" dance
+expect 2 "$SLMOE" run --tier slow
+says stderr 'expected smoke, quick or full'
+expect 2 "$SLMOE" run --flavour
+expect 2 "$SLMOE" run extra
+expect 2 "$SLMOE" run -j 0
+expect 2 "$SLMOE" run --shard 5/4
+expect 2 "$SLMOE" show
+expect 0 "$SLMOE" --help
+verbs=$(sed -n 's/^  \([a-z]*\) .*/\1/p' "$out/stdout")
+[ "$(echo "$verbs" | wc -w)" -ge 6 ] || fail "--help lists no verbs"
+for verb in $verbs; do
+    expect 0 "$SLMOE" "$verb" --help
+    says stdout "usage: slmoe $verb"
+done
+expect 0 "$SLMOE" --version
+
+# Nothing executed, unknown backend, unknown case.
+expect 5 "$SLMOE" run -b ref --only 'no/such/*'
+says stderr 'nothing was executed'
+expect 4 "$SLMOE" run -b rfe
+says stderr 'no such backend'
+expect 2 "$SLMOE" show no/such/case
+
+# A good run, both formats.
+expect 0 "$SLMOE" run -b ref --tier smoke
+tail -n 1 "$out/stdout" | grep -qE '^[0-9]+ passed, 0 failed, [0-9]+ skipped$' || fail "the last line is the total"
+expect 0 "$SLMOE" run -b ref --tier smoke --format jsonl="$out/run.jsonl" --format human
+[ "$(grep -c '"kind":"result"' "$out/run.jsonl")" -ge 10 ] || fail "no results as JSON lines"
+
+# The union of four shards is the whole.
+expect 0 "$SLMOE" run -b ref --only 'select/*' --format tap="$out/whole"
+for i in 1 2 3 4; do expect 0 "$SLMOE" run -b ref --only 'select/*' --shard $i/4 --format tap="$out/part$i"; done
+names() { grep -hoE 'select/[^ ]+' "$@" | sort; }
+[ "$(names "$out/whole")" = "$(names "$out"/part?)" ] || fail "shards do not add up to the whole"
+
+# A case as people read it; a clause.
+expect 0 "$SLMOE" show qb/documents/seed-21
+says stdout '0x1.c33664p-2 (0.4406372)'
+says stdout 'cutoff [8]'
+says stdout 'candidate [4]'
+says stdout '-0x1.e2eaecp-5'
+says stdout 'load before [3, 0, 2, 3]'
+says stdout 'load after  [2, 2, 2, 2]'
+says stdout 'lower-id rule'
+expect 0 "$SLMOE" explain R2
+says stdout 'RN32'
+expect 2 "$SLMOE" explain R99
+expect 0 "$SLMOE" list --only 'select/mixture/*'
+
+# Golden values: one changed digit, of any provenance, is seen and named.
+cp -r "$SOURCE/vectors" "$out/vectors"
+mutate() { # $1: file; $2: sed script; $3: case; $4: field
+    cp "$SOURCE/vectors/$1" "$out/vectors/$1"
+    sed -i "$2" "$out/vectors/$1"
+    cmp -s "$SOURCE/vectors/$1" "$out/vectors/$1" && fail "$1: the script '$2' changed nothing"
+    expect 1 "$SLMOE" gen --check --vectors "$out/vectors" --only "${3%/*}/*"
+    says stdout "$1"
+    says stdout "case $3"
+    says stdout "$4"
+    cp "$SOURCE/vectors/$1" "$out/vectors/$1"
+}
+mutate select/mixture.yaml 's/0x1.cb08d30185a18p-2/0x1.cb08d30185a19p-2/' select/mixture/chapter-45-55 out.weight # document
+mutate select/mixture.yaml 's/0x1.cb08d3dcb08d4p-2/0x1.cb08d3dcb08d5p-2/' select/mixture/dyadic-45-55 out.weight  # hand
+mutate layer/taps.yaml '0,/0x1.72a42ap-1/s//0x1.72a42cp-1/' layer/taps/paper out.cutoff                                          # ref
+mutate situ/values.yaml '/provenance: oracle/,/out:/!s/0x1\.\([0-9a-f]*\)1p/0x1.\12p/' situ/values/ out.h          # oracle
+
+# Files that are not what they should be: exit 6, and where.
+bad() { # $1: text of the cases part; $2: what is said
+    mkdir -p "$out/bad/select"
+    printf '%s\n' 'schema: slm-vector/1' 'family: select/bad' 'about: a file that is not right' 'clause: [R2]' 'cases:' "$1" >"$out/bad/select/bad.yaml"
+    expect 6 "$SLMOE" run -b ref --vectors "$out/bad"
+    grep -qE 'select/bad\.yaml:[0-9]+:[0-9]+: ' "$out/stderr" || { cat "$out/stderr"; fail "no file:line:column"; }
+    says stderr "$2"
+}
+case_with() { # $1: config; $2: bias; $3: rest
+    printf '  - id: a\n    op: select\n    provenance: hand\n    config: %s\n    in:\n      score: {shape: [1, 2], data: [0x1p-1, 0x1p-2]}\n      bias: %s\n    out:\n      ids: {shape: [1, 1], data: [0]}\n%s' "$1" "$2" "${3:-}"
+}
+good='{shape: [2], data: [0x0p+0, 0x0p+0]}'
+bad "$(case_with '{n: 2, n: 2, k: 1}' "$good")" 'duplicate key'
+bad "$(case_with '{n: 2, k: 1}' "$good" '    colour: red')" 'unknown key'
+bad "$(case_with '{n: 2, k: 1}' '{shape: [2], data: [0x0p+0]}')" 'needs 2 values, got 1'
+bad "$(case_with '{n: 2, k: 1}' '{shape: [2], data: [0.5, 0x0p+0]}')" 'is decimal'
+bad "$(case_with '{n: 2, k: 1}' '&b {shape: [2], data: [0x0p+0, 0x0p+0]}')" 'anchors are not allowed'
+
+# Expected failures are strict.
+printf '# none\n' >"$out/none"
+expect 0 "$SLMOE" run -b ref --tier smoke --xfail "$out/none"
+printf 'select/mixture/* FAIL\n' >"$out/untracked"
+expect 2 "$SLMOE" run -b ref --tier smoke --xfail "$out/untracked"
+says stderr 'no tracker'
+printf 'no/such/case FAIL acme#1\n' >"$out/stale"
+expect 1 "$SLMOE" run -b ref --tier smoke --xfail "$out/stale"
+says stderr 'matches no case'
+printf 'select/mixture/chapter-45-55 FAIL acme#1\n' >"$out/passes"
+expect 1 "$SLMOE" run -b ref --only 'select/mixture/*' --xfail "$out/passes"
+says stdout 'XPASS'
+echo "cli: exit codes, messages, filters, shards, golden values and expected failures hold"

@@ -1,0 +1,496 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* conformance/test/test_domain.c - DOMAIN and NONFINITE, from both sides.         X1 */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include <math.h>
+#include <string.h>
+
+#include "lawful.h"
+
+typedef struct size_case {
+    slm_op op;
+    const char *field;
+    size_t offset; /* of the member in slm_config */
+    size_t value;
+    slm_status status;
+} size_case;
+
+#define SIZE(op, member, value, status)                                                \
+    {                                                                                  \
+        SLM_OP_##op, #member, offsetof(slm_config, member), value, status              \
+    }
+
+static void each_size_is_checked_where_it_is_used(void **state)
+{
+    static const size_case cases[] = {
+        SIZE(route, d_model, 0, SLM_ERR_DOMAIN),
+        SIZE(route, d_model, 1, SLM_OK),
+        SIZE(route, d_latent, 0, SLM_OK),
+        SIZE(route, d_expert, 0, SLM_OK),
+        SIZE(route, n_bins, 0, SLM_OK),
+        SIZE(route, n_experts, 0, SLM_ERR_DOMAIN),
+        SIZE(route, top_k, 0, SLM_ERR_DOMAIN),
+        SIZE(route, top_k, 1, SLM_OK),
+        SIZE(route, top_k, 4, SLM_OK),
+        SIZE(route, top_k, 5, SLM_ERR_DOMAIN),
+        SIZE(select, top_k, 0, SLM_ERR_DOMAIN),
+        SIZE(select, top_k, 4, SLM_OK),
+        SIZE(select, top_k, 5, SLM_ERR_DOMAIN),
+        SIZE(select, d_model, 0, SLM_OK),
+        SIZE(permute, top_k, 5, SLM_ERR_DOMAIN),
+        SIZE(permute, n_experts, 0, SLM_ERR_DOMAIN),
+        SIZE(situ_glu, d_expert, 0, SLM_ERR_DOMAIN),
+        SIZE(situ_glu, d_expert, 1, SLM_OK),
+        SIZE(situ_glu, n_experts, 0, SLM_OK),
+        SIZE(situ_glu, top_k, 0, SLM_OK),
+        SIZE(dense_ffn, d_model, 0, SLM_ERR_DOMAIN),
+        SIZE(dense_ffn, d_expert, 0, SLM_ERR_DOMAIN),
+        SIZE(rmsnorm, d_latent, 0, SLM_ERR_DOMAIN),
+        SIZE(rmsnorm, d_latent, 1, SLM_OK),
+        SIZE(rmsnorm, d_model, 0, SLM_OK),
+        SIZE(layer_forward, d_model, 0, SLM_ERR_DOMAIN),
+        SIZE(layer_forward, d_latent, 0, SLM_ERR_DOMAIN),
+        SIZE(layer_forward, n_experts, 0, SLM_ERR_DOMAIN),
+        SIZE(layer_forward, top_k, 5, SLM_ERR_DOMAIN),
+        SIZE(layer_forward, d_expert, 0, SLM_ERR_DOMAIN),
+        SIZE(layer_forward, n_shared, 0, SLM_OK),
+        SIZE(layer_forward, d_shared, 0, SLM_ERR_DOMAIN),
+        SIZE(qb_exact, top_k, 0, SLM_ERR_DOMAIN),
+        SIZE(qb_exact, top_k, 3, SLM_OK),
+        SIZE(qb_exact, top_k, 4, SLM_ERR_DOMAIN),
+        SIZE(qb_exact, n_bins, 0, SLM_OK),
+        SIZE(qb_hist_accumulate, top_k, 3, SLM_OK),
+        SIZE(qb_hist_accumulate, top_k, 4, SLM_ERR_DOMAIN),
+        SIZE(qb_hist_accumulate, n_bins, 0, SLM_ERR_DOMAIN),
+        SIZE(qb_hist_accumulate, n_bins, 1, SLM_OK),
+        SIZE(qb_hist_merge, n_bins, 0, SLM_ERR_DOMAIN),
+        SIZE(qb_hist_merge, top_k, 0, SLM_OK),
+        SIZE(qb_hist_solve, top_k, 3, SLM_OK),
+        SIZE(qb_hist_solve, top_k, 4, SLM_ERR_DOMAIN),
+        SIZE(qb_hist_solve, top_k, 0, SLM_ERR_DOMAIN),
+        SIZE(sign_step, n_experts, 0, SLM_ERR_DOMAIN),
+        SIZE(sign_step, top_k, 0, SLM_OK),
+        SIZE(load_metrics, top_k, 5, SLM_ERR_DOMAIN),
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        slm_config config = lawful_config();
+        lawful call;
+
+        memcpy((char *)&config + cases[i].offset, &cases[i].value, sizeof(size_t));
+        lawful_open(&call, cases[i].op, &config, 5);
+        if (cases[i].op == SLM_OP_permute || cases[i].op == SLM_OP_load_metrics)
+            memset(call.memory[0], 0, call.bytes[0]);
+        lawful_expect(&call, cases[i].status, cases[i].field, 0);
+        lawful_close(&call);
+    }
+}
+
+static void an_expert_number_must_fit_an_int32(void **state)
+{
+    slm_config config = lawful_config();
+    lawful call;
+
+    (void)state;
+    config.n_experts = (size_t)INT32_MAX + 1;
+    lawful_open(&call, SLM_OP_select, &(slm_config){.n_experts = 0, .top_k = 2}, 0);
+    call.config = config;
+    call.args.select.score.shape[1] = config.n_experts;
+    call.args.select.bias = (slm_tensor){
+        .data = &config, .rank = 1, .space = SLM_DEVICE, .shape = {config.n_experts}};
+    lawful_expect(&call, SLM_ERR_DOMAIN, "n_experts", 0);
+    call.config.n_experts--;
+    call.args.select.score.shape[1]--;
+    call.args.select.bias.shape[0]--;
+    lawful_passes(&call);
+    lawful_close(&call);
+}
+
+typedef struct number_case {
+    slm_op op;
+    const char *field;
+    size_t offset;
+    slm_status status[8]; /* for each of numbers[] */
+} number_case;
+
+static const double numbers[8] = {1.0, 0x1p-1074, 0.0, -0.0, -1.0, 0.1, INFINITY, NAN};
+
+#define YES SLM_OK
+#define NO SLM_ERR_DOMAIN
+#define POSITIVE                                                                       \
+    {                                                                                  \
+        YES, YES, NO, NO, NO, YES, NO, NO                                              \
+    }
+#define BINARY32                                                                       \
+    {                                                                                  \
+        YES, NO, NO, NO, NO, NO, NO, NO                                                \
+    }
+#define ANYTHING                                                                       \
+    {                                                                                  \
+        YES, YES, YES, YES, YES, YES, YES, YES                                         \
+    }
+#define NUMBER(op, member, ...)                                                        \
+    {                                                                                  \
+        SLM_OP_##op, #member, offsetof(slm_config, member), __VA_ARGS__                \
+    }
+
+static void each_parameter_is_checked_where_it_is_used(void **state)
+{
+    static const number_case cases[] = {
+        NUMBER(rmsnorm, eps, POSITIVE),        NUMBER(layer_forward, eps, POSITIVE),
+        NUMBER(route, eps, ANYTHING),          NUMBER(situ_glu, beta_gate, POSITIVE),
+        NUMBER(situ_glu, beta_up, POSITIVE),   NUMBER(dense_ffn, beta_gate, POSITIVE),
+        NUMBER(dense_ffn, beta_up, POSITIVE),  NUMBER(layer_forward, beta_up, POSITIVE),
+        NUMBER(rmsnorm, beta_gate, ANYTHING),  NUMBER(sign_step, rate, BINARY32),
+        NUMBER(layer_forward, rate, ANYTHING), NUMBER(sign_step, eps, ANYTHING),
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        for (size_t j = 0; j < 8; j++) {
+            const slm_config config = lawful_config();
+            lawful call;
+
+            lawful_open(&call, cases[i].op, &config, 5);
+            memcpy((char *)&call.config + cases[i].offset, &numbers[j], sizeof(double));
+            lawful_expect(&call, cases[i].status[j], cases[i].field, 0);
+            lawful_close(&call);
+        }
+    }
+}
+
+static void parameters_of_what_is_switched_off_do_not_matter(void **state)
+{
+    slm_config config = lawful_config();
+    lawful call;
+
+    (void)state;
+    config.norm = SLM_NORM_NONE;
+    config.expert = SLM_EXPERT_SWIGLU;
+    config.eps = 0;
+    config.beta_gate = NAN;
+    config.beta_up = -1;
+    lawful_open(&call, SLM_OP_layer_forward, &config, 5);
+    lawful_passes(&call);
+    call.config.expert = SLM_EXPERT_SITU;
+    lawful_expect(&call, SLM_ERR_DOMAIN, "beta_gate", 0);
+    lawful_close(&call);
+}
+
+static void choices_out_of_their_lists_are_domain_errors(void **state)
+{
+    const slm_config config = lawful_config();
+    lawful call;
+
+    (void)state;
+    lawful_open(&call, SLM_OP_layer_forward, &config, 5);
+    call.config.score = (slm_score_function)2;
+    lawful_expect(&call, SLM_ERR_DOMAIN, "score", 0);
+    call.config.score = SLM_SCORE_SOFTMAX;
+    call.config.weighting = (slm_weighting)2;
+    lawful_expect(&call, SLM_ERR_DOMAIN, "weighting", 0);
+    call.config.weighting = SLM_WEIGHT_RELEASE;
+    call.config.expert = (slm_expert_kind)99;
+    lawful_expect(&call, SLM_ERR_DOMAIN, "expert", 0);
+    call.args.layer_forward.h.rank = 77; /* cannot be judged, must not be looked at */
+    lawful_expect(&call, SLM_ERR_DOMAIN, "expert", 0);
+    lawful_close(&call);
+
+    lawful_open(&call, SLM_OP_rmsnorm, &config, 5);
+    call.config.norm = (slm_norm)2;
+    call.args.rmsnorm.gamma.rank = 0;
+    lawful_expect(&call, SLM_ERR_DOMAIN, "norm", 0);
+    call.config.norm = SLM_NORM_RMS;
+    call.config.dtype = SLM_F64;
+    call.args.rmsnorm.u = slm_tensor_packed(&call, SLM_F64, 2, (size_t[]){5, 3});
+    call.args.rmsnorm.r =
+        slm_tensor_packed(call.memory[0], SLM_F64, 2, (size_t[]){5, 3});
+    call.args.rmsnorm.u.space = SLM_DEVICE;
+    lawful_expect(&call, SLM_ERR_DOMAIN, "dtype", 0);
+    lawful_close(&call);
+
+    lawful_open(&call, SLM_OP_qb_exact, &config, 5);
+    call.config.balance = (slm_balance)2;
+    lawful_expect(&call, SLM_ERR_DOMAIN, "balance", 0);
+    call.config.balance = SLM_BALANCE_STRICT;
+    call.config.tie_test = (slm_tie_test)2;
+    lawful_expect(&call, SLM_ERR_DOMAIN, "tie_test", 0);
+    call.config.balance = SLM_BALANCE_RELAXED;
+    lawful_passes(&call);
+    lawful_close(&call);
+}
+
+static void scores_lie_in_0_to_1_and_a_nan_is_not_outside(void **state)
+{
+    static const slm_op ops[] = {SLM_OP_select, SLM_OP_qb_exact,
+                                 SLM_OP_qb_hist_accumulate};
+    static const float inside[] = {0.0f, -0.0f, 1.0f, 0x1p-149f, NAN};
+
+    (void)state;
+    for (size_t i = 0; i < 3; i++) {
+        const slm_config config = lawful_config();
+        const float outside[] = {-0x1p-149f, nextafterf(1.0f, 2.0f), INFINITY,
+                                 -INFINITY};
+        lawful call;
+        float *score;
+
+        lawful_open(&call, ops[i], &config, 5);
+        score = lawful_tensor(&call, "score")->data;
+        for (size_t j = 0; j < sizeof inside / sizeof *inside; j++) {
+            score[19] = inside[j];
+            lawful_passes(&call);
+        }
+        for (size_t j = 0; j < sizeof outside / sizeof *outside; j++) {
+            score[19] = outside[j];
+            lawful_expect(&call, SLM_ERR_DOMAIN, "score", 19);
+            score[7] = outside[j];
+            lawful_expect(&call, SLM_ERR_DOMAIN, "score", 7);
+            score[7] = 0;
+        }
+        lawful_tensor(&call, "score")->space = SLM_DEVICE;
+        lawful_passes(&call); /* device memory is not looked into */
+        lawful_close(&call);
+    }
+}
+
+static void an_index_is_row_major_whatever_the_strides(void **state)
+{
+    const slm_config config = lawful_config();
+    float by_column[4][5] = {{0}};
+    lawful call;
+
+    (void)state;
+    lawful_open(&call, SLM_OP_select, &config, 5);
+    by_column[3][1] = 2; /* token 1, expert 3 */
+    by_column[0][2] = 2; /* token 2, expert 0: earlier in memory, later in order */
+    call.args.select.score.data = by_column;
+    call.args.select.score.stride[0] = 1;
+    call.args.select.score.stride[1] = 5;
+    lawful_expect(&call, SLM_ERR_DOMAIN, "score", 7);
+    lawful_close(&call);
+}
+
+static void ids_are_in_range_and_distinct_within_a_token(void **state)
+{
+    static const slm_op ops[] = {SLM_OP_permute, SLM_OP_load_metrics};
+
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        const slm_config config = lawful_config();
+        lawful call;
+        int32_t *ids;
+
+        lawful_open(&call, ops[i], &config, 5);
+        ids = lawful_tensor(&call, "ids")->data;
+        ids[4] = 3;
+        lawful_passes(&call);
+        ids[4] = 4;
+        lawful_expect(&call, SLM_ERR_DOMAIN, "ids", 4);
+        ids[4] = -1;
+        lawful_expect(&call, SLM_ERR_DOMAIN, "ids", 4);
+        ids[4] = 1;
+        lawful_expect(&call, SLM_ERR_DOMAIN, "ids", 5); /* 1 1: the later one */
+        ids[3] = INT32_MIN;
+        lawful_expect(&call, SLM_ERR_DOMAIN, "ids", 3); /* the lowest of two */
+        ids[3] = 1;
+        ids[4] = 0;
+        ids[9] = 2;
+        lawful_passes(&call); /* the same expert for two tokens is no repeat */
+        lawful_close(&call);
+    }
+}
+
+static void rows_of_a_histogram_sum_to_the_number_of_tokens(void **state)
+{
+    const slm_config config = lawful_config();
+    lawful call;
+    int64_t *hist;
+
+    (void)state;
+    lawful_open(&call, SLM_OP_qb_hist_solve, &config, 5);
+    hist = call.args.qb_hist_solve.hist.data;
+    hist[10] = 2;
+    hist[19] = 3;
+    lawful_passes(&call);
+    hist[19] = 4;
+    lawful_expect(&call, SLM_ERR_DOMAIN, "hist", 10);
+    hist[10] = 6;
+    hist[19] = -1; /* the sum is right */
+    lawful_expect(&call, SLM_ERR_DOMAIN, "hist", 19);
+    hist[10] = 5;
+    hist[19] = 0;
+    hist[30] = 4;
+    lawful_expect(&call, SLM_ERR_DOMAIN, "hist", 30);
+    hist[30] = INT64_MAX;
+    hist[31] = INT64_MAX;
+    hist[32] = 7; /* 5 modulo 2^64 */
+    lawful_expect(&call, SLM_ERR_DOMAIN, "hist", 30);
+    lawful_close(&call);
+}
+
+static void counts_that_would_overflow_are_refused(void **state)
+{
+    const slm_config config = lawful_config();
+    lawful call;
+    int64_t *counts;
+
+    (void)state;
+    lawful_open(&call, SLM_OP_qb_hist_accumulate, &config, 5);
+    counts = call.args.qb_hist_accumulate.hist.data;
+    counts[10] = INT64_MAX - 6;
+    counts[11] = 1;
+    lawful_passes(&call);
+    counts[11] = 2;
+    lawful_expect(&call, SLM_ERR_DOMAIN, "hist", 10);
+    counts[10] = -1;
+    lawful_expect(&call, SLM_ERR_DOMAIN, "hist", 10);
+    lawful_close(&call);
+
+    lawful_open(&call, SLM_OP_qb_hist_merge, &config, 5);
+    counts = call.args.qb_hist_merge.parts.data;
+    counts[3] = INT64_MAX - 1;
+    counts[40 + 3] = 1;
+    lawful_passes(&call);
+    counts[80 + 3] = 1;
+    lawful_expect(&call, SLM_ERR_DOMAIN, "parts", 83);
+    counts[50] = -1;
+    lawful_expect(&call, SLM_ERR_DOMAIN, "parts", 50);
+    lawful_close(&call);
+}
+
+static void loads_are_not_negative(void **state)
+{
+    const slm_config config = lawful_config();
+    lawful call;
+    int64_t *load;
+
+    (void)state;
+    lawful_open(&call, SLM_OP_sign_step, &config, 5);
+    load = call.args.sign_step.load.data;
+    load[2] = INT64_MAX;
+    lawful_passes(&call);
+    load[2] = -1;
+    lawful_expect(&call, SLM_ERR_DOMAIN, "load", 2);
+    lawful_close(&call);
+}
+
+static void the_first_status_in_order_of_precedence_is_reported(void **state)
+{
+    const slm_config config = lawful_config();
+    lawful call;
+
+    (void)state;
+    lawful_open(&call, SLM_OP_select, &config, 5);
+    *(float *)call.args.select.score.data = 2; /* DOMAIN */
+    lawful_expect(&call, SLM_ERR_DOMAIN, "score", 0);
+    call.args.select.weight.data = call.args.select.score.data; /* and ALIAS */
+    lawful_expect(&call, SLM_ERR_ALIAS, "weight", 0);
+    call.args.select.bias.shape[0] = 5; /* and SHAPE */
+    lawful_expect(&call, SLM_ERR_SHAPE, "bias", 0);
+    lawful_close(&call);
+
+    lawful_open(&call, SLM_OP_qb_exact, &config, 5);
+    *(float *)call.args.qb_exact.bias.data = NAN;
+    lawful_passes(&call); /* NONFINITE is the operation's own */
+    call.config.top_k = 4;
+    lawful_expect(&call, SLM_ERR_DOMAIN, "top_k", 0);
+    call.config.n_bins = 0;
+    *(float *)call.args.qb_exact.score.data = 2;
+    lawful_expect(&call, SLM_ERR_DOMAIN, "top_k",
+                  0); /* the configuration before tensors */
+    call.args.qb_exact.cutoff.data = call.args.qb_exact.score.data;
+    lawful_expect(&call, SLM_ERR_ALIAS, "cutoff", 0);
+    lawful_close(&call);
+}
+
+static void expect_finite(lawful *call, slm_status status, const char *field,
+                          size_t index)
+{
+    slm_error error = {.index = 0};
+
+    assert_int_equal(
+        slm_check_finite(call->info->op, &call->config, &call->args, &error), status);
+    if (!status) return;
+    assert_string_equal(error.field, field);
+    assert_string_equal(error.op, call->info->name);
+    assert_int_equal(error.index, index);
+}
+
+static void a_bias_is_finite_in_every_operation_that_has_one(void **state)
+{
+    static const float bad[] = {NAN, INFINITY, -INFINITY};
+    size_t with_bias = 0;
+
+    (void)state;
+    for (slm_op op = (slm_op)0; op < SLM_OP_COUNT; op = (slm_op)(op + 1)) {
+        const slm_config config = lawful_config();
+        lawful call;
+
+        lawful_open(&call, op, &config, 5);
+        expect_finite(&call, SLM_OK, "", 0);
+        for (size_t i = 0; i < call.info->n_fields; i++) {
+            float *bias = lawful_at(&call, i)->data;
+
+            if (strcmp(call.info->fields[i].name, "bias") != 0) continue;
+            with_bias++;
+            bias[1] = 0x1.fffffep127f;
+            bias[2] = -0x1.fffffep127f;
+            expect_finite(&call, SLM_OK, "", 0);
+            for (size_t j = 0; j < 3; j++) {
+                bias[3] = bad[j];
+                expect_finite(&call, SLM_ERR_NONFINITE, "bias", 3);
+            }
+            lawful_at(&call, i)->space = SLM_DEVICE;
+            expect_finite(&call, SLM_OK, "", 0);
+        }
+        lawful_close(&call);
+    }
+    assert_int_equal(with_bias, 7);
+}
+
+static void scores_of_balancing_are_finite_and_those_of_select_may_be_nan(void **state)
+{
+    const slm_config config = lawful_config();
+    lawful call;
+
+    (void)state;
+    lawful_open(&call, SLM_OP_qb_exact, &config, 5);
+    ((float *)call.args.qb_exact.score.data)[6] = NAN;
+    ((float *)call.args.qb_exact.bias.data)[0] = NAN;
+    expect_finite(&call, SLM_ERR_NONFINITE, "score", 6);
+    lawful_close(&call);
+    lawful_open(&call, SLM_OP_qb_hist_accumulate, &config, 5);
+    ((float *)call.args.qb_hist_accumulate.score.data)[6] = NAN;
+    expect_finite(&call, SLM_ERR_NONFINITE, "score", 6);
+    lawful_close(&call);
+    lawful_open(&call, SLM_OP_select, &config, 5);
+    ((float *)call.args.select.score.data)[6] = NAN;
+    expect_finite(&call, SLM_OK, "", 0);
+    lawful_close(&call);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(each_size_is_checked_where_it_is_used),
+        cmocka_unit_test(an_expert_number_must_fit_an_int32),
+        cmocka_unit_test(each_parameter_is_checked_where_it_is_used),
+        cmocka_unit_test(parameters_of_what_is_switched_off_do_not_matter),
+        cmocka_unit_test(choices_out_of_their_lists_are_domain_errors),
+        cmocka_unit_test(scores_lie_in_0_to_1_and_a_nan_is_not_outside),
+        cmocka_unit_test(an_index_is_row_major_whatever_the_strides),
+        cmocka_unit_test(ids_are_in_range_and_distinct_within_a_token),
+        cmocka_unit_test(rows_of_a_histogram_sum_to_the_number_of_tokens),
+        cmocka_unit_test(counts_that_would_overflow_are_refused),
+        cmocka_unit_test(loads_are_not_negative),
+        cmocka_unit_test(the_first_status_in_order_of_precedence_is_reported),
+        cmocka_unit_test(a_bias_is_finite_in_every_operation_that_has_one),
+        cmocka_unit_test(scores_of_balancing_are_finite_and_those_of_select_may_be_nan),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
+}

@@ -1,0 +1,541 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_judge.c - the verdict: what conforms passes, what does not is refused. */
+#include "plain.h"
+
+#include <float.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* select, T = 1, n = 3, k = 2: scores 7/8, 3/4, 1/4, biases -1, 0, 1. */
+static float thirds_score[] = {0.875f, 0.75f, 0.25f};
+static float thirds_bias[] = {-1, 0, 1};
+static int32_t thirds_ids[] = {2, 1};
+static double thirds_weight[] = {0.25, 0.75};
+
+static void open_thirds(made_case *made)
+{
+    case_begin(made, SLM_OP_select, "paper");
+    made->test.config.n_experts = 3;
+    made->test.config.top_k = 2;
+    made->test.call.n_tokens = 1;
+    case_in(made, "score", thirds_score);
+    case_in(made, "bias", thirds_bias);
+    case_out(made, "ids", thirds_ids);
+    case_out(made, "weight", thirds_weight);
+    case_build(made);
+}
+
+static void answer_thirds(made_case *made)
+{
+    case_i32(made, "ids")[0] = 2;
+    case_i32(made, "ids")[1] = 1;
+    case_f32(made, "weight")[0] = 0.25f;
+    case_f32(made, "weight")[1] = 0.75f;
+    case_f32(made, "cutoff")[0] = -0.125f;
+}
+
+static void a_right_choice_passes(void **state)
+{
+    made_case made;
+
+    (void)state;
+    open_thirds(&made);
+    answer_thirds(&made);
+    assert_int_equal(case_judge(&made), JUDGE_PASS);
+    assert_int_equal(made.verdict.forced, 1);
+    assert_string_equal(made.verdict.stages[0].name, "ids");
+    assert_int_equal(case_judge_exactly(&made), JUDGE_PASS);
+    case_free(&made);
+}
+
+static void nothing_written_fails(void **state)
+{
+    made_case made;
+
+    (void)state;
+    open_thirds(&made);
+    assert_int_equal(case_judge(&made), JUDGE_FAIL);
+    assert_string_equal(made.verdict.reason, "ids[0,0] was never written");
+    answer_thirds(&made);
+    memset(case_f32(&made, "weight") + 1, 0xff, 4); /* NaN, though not the poison */
+    assert_int_equal(case_judge(&made), JUDGE_FAIL);
+    assert_string_equal(made.verdict.place, "weight[0,1]");
+    assert_string_equal(made.verdict.got, "nan");
+    assert_true(isinf(made.verdict.multiple));
+    case_free(&made);
+}
+
+static void the_bias_may_not_leak_into_weights(void **state)
+{
+    made_case made;
+
+    (void)state;
+    open_thirds(&made);
+    answer_thirds(&made);
+    case_f32(&made, "weight")[0] = 1.25f / 2;
+    case_f32(&made, "weight")[1] = 0.75f / 2;
+    assert_int_equal(case_judge(&made), JUDGE_FAIL);
+    assert_string_equal(made.verdict.clause, "R3");
+    assert_string_equal(made.verdict.stage, "weight");
+    assert_true(made.verdict.multiple > 1e5);
+    case_free(&made);
+}
+
+static void swapped_weights_fail(void **state)
+{
+    made_case made;
+
+    (void)state;
+    open_thirds(&made);
+    answer_thirds(&made);
+    case_f32(&made, "weight")[0] = 0.75f;
+    case_f32(&made, "weight")[1] = 0.25f;
+    assert_int_equal(case_judge(&made), JUDGE_FAIL);
+    assert_string_equal(made.verdict.place, "weight[0,0]");
+    case_free(&made);
+}
+
+/* The bound of a quarter among two is 4 units of 2^-26 and a little. */
+static void the_weight_bound_is_tight_on_both_sides(void **state)
+{
+    made_case made;
+    float *weight;
+
+    (void)state;
+    open_thirds(&made);
+    answer_thirds(&made);
+    weight = case_f32(&made, "weight");
+    weight[0] = 0.25f + 0x1p-24f;
+    assert_int_equal(case_judge(&made), JUDGE_PASS);
+    assert_true(made.verdict.stages[made.verdict.n_stages - 1].used > 0.99);
+    weight[0] = nextafterf(weight[0], 1);
+    assert_int_equal(case_judge(&made), JUDGE_FAIL);
+    weight[0] = 0.25f - 0x1p-24f;
+    assert_int_equal(case_judge(&made), JUDGE_PASS);
+    weight[0] = nextafterf(weight[0], 0);
+    assert_int_equal(case_judge(&made), JUDGE_FAIL);
+    case_free(&made);
+}
+
+static void a_row_of_weights_must_sum_to_one(void **state)
+{
+    made_case made;
+
+    (void)state;
+    open_thirds(&made);
+    answer_thirds(&made);
+    case_f32(&made, "weight")[0] = 0.25f + 0x1p-24f;
+    case_f32(&made, "weight")[1] = 0.75f + 0x1.8p-23f;
+    assert_int_equal(case_judge(&made), JUDGE_PASS);
+    case_f32(&made, "weight")[0] = 0.25f - 0x1p-10f;
+    assert_int_equal(case_judge(&made), JUDGE_FAIL);
+    case_free(&made);
+}
+
+static void a_forced_token_admits_no_other_expert_and_no_other_order(void **state)
+{
+    static const int32_t wrong[][2] = {{1, 2}, {2, 0}, {0, 1}, {2, 2}, {2, 3}, {-1, 1}};
+    made_case made;
+
+    (void)state;
+    open_thirds(&made);
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        answer_thirds(&made);
+        memcpy(case_i32(&made, "ids"), wrong[i], sizeof wrong[i]);
+        assert_int_equal(case_judge(&made), JUDGE_FAIL);
+        assert_string_equal(made.verdict.stage, "ids");
+        assert_string_equal(made.verdict.clause, "R2");
+        assert_true(made.verdict.multiple == 0);
+    }
+    case_free(&made);
+}
+
+static void the_cutoff_must_be_the_next_key(void **state)
+{
+    made_case made;
+
+    (void)state;
+    open_thirds(&made);
+    answer_thirds(&made);
+    case_f32(&made, "cutoff")[0] = nextafterf(-0.125f, 0);
+    assert_int_equal(case_judge(&made), JUDGE_FAIL);
+    assert_string_equal(made.verdict.stage, "cutoff");
+    case_free(&made);
+}
+
+static void a_changed_input_fails(void **state)
+{
+    made_case made;
+
+    (void)state;
+    open_thirds(&made);
+    answer_thirds(&made);
+    case_f32(&made, "bias")[2] = 1.5f;
+    assert_int_equal(case_judge(&made), JUDGE_FAIL);
+    assert_string_equal(made.verdict.reason, "changed its input bias");
+    case_free(&made);
+}
+
+static void an_error_where_a_result_is_due_fails(void **state)
+{
+    made_case made;
+
+    (void)state;
+    open_thirds(&made);
+    assert_int_equal(case_judge_status(&made, SLM_ERR_DOMAIN, "top_k"), JUDGE_FAIL);
+    assert_non_null(strstr(made.verdict.reason, "SLM_ERR_DOMAIN (top_k"));
+    assert_int_equal(case_judge_status(&made, SLM_ERR_UNSUPPORTED, ""), JUDGE_FAIL);
+    assert_non_null(strstr(made.verdict.reason, "supports()"));
+    case_free(&made);
+}
+
+static void a_refusal_needs_its_status_its_field_and_clean_outputs(void **state)
+{
+    made_case made;
+
+    (void)state;
+    open_thirds(&made);
+    made.outcome = (vec_outcome){.status = SLM_ERR_NONFINITE, .field = "bias"};
+    assert_int_equal(case_judge_status(&made, SLM_ERR_NONFINITE, "bias"), JUDGE_PASS);
+    assert_int_equal(case_judge_status(&made, SLM_ERR_NONFINITE, "score"), JUDGE_FAIL);
+    assert_int_equal(case_judge_status(&made, SLM_ERR_DOMAIN, "bias"), JUDGE_FAIL);
+    assert_int_equal(case_judge_status(&made, SLM_OK, ""), JUDGE_FAIL);
+    case_f32(&made, "weight")[1] = 0;
+    assert_int_equal(case_judge_status(&made, SLM_ERR_NONFINITE, "bias"), JUDGE_FAIL);
+    assert_non_null(strstr(made.verdict.reason, "untouched"));
+    case_free(&made);
+}
+
+static void one_of_several_outcomes_is_enough(void **state)
+{
+    vec_outcome outcomes[2] = {{.status = SLM_ERR_NONFINITE, .field = "score"},
+                               {.status = SLM_OK}};
+    made_case made;
+
+    (void)state;
+    open_thirds(&made);
+    outcomes[1].out = made.out;
+    outcomes[1].n_out = made.outcome.n_out;
+    made.test.outcomes = outcomes;
+    made.test.n_outcomes = 2;
+    assert_int_equal(case_judge_status(&made, SLM_ERR_NONFINITE, "score"), JUDGE_PASS);
+    answer_thirds(&made);
+    assert_int_equal(case_judge(&made), JUDGE_PASS);
+    case_i32(&made, "ids")[0] = 0;
+    assert_int_equal(case_judge(&made), JUDGE_FAIL);
+    assert_string_equal(made.verdict.stage, "ids"); /* of the outcome that was meant */
+    case_free(&made);
+}
+
+static void exact_mode_wants_golden_bits(void **state)
+{
+    made_case made;
+
+    (void)state;
+    open_thirds(&made);
+    answer_thirds(&made);
+    case_f32(&made, "weight")[0] = 0.25f + 0x1p-25f;
+    assert_int_equal(case_judge(&made), JUDGE_PASS);
+    assert_int_equal(case_judge_exactly(&made), JUDGE_FAIL);
+    assert_string_equal(made.verdict.place, "weight[0,0]");
+    case_free(&made);
+}
+
+static void exact_mode_passes_over_any_and_wants_nan_for_nan(void **state)
+{
+    float gate_up[] = {0, 0, NAN, 1, 1, 1};
+    double golden[] = {0, 7, NAN};
+    unsigned char any[] = {0, 1, 0};
+    made_case made;
+    float *h;
+
+    (void)state;
+    case_begin(&made, SLM_OP_situ_glu, "paper");
+    made.test.config.d_expert = 3;
+    made.test.call.n_tokens = 1;
+    case_in(&made, "gate_up", gate_up);
+    case_out(&made, "h", golden);
+    made.out[0].any = any;
+    case_build(&made);
+    h = case_f32(&made, "h");
+    h[0] = -0.0f;
+    h[1] = 123;
+    h[2] = -NAN;
+    assert_int_equal(case_judge_exactly(&made), JUDGE_PASS);
+    assert_int_equal(made.verdict.stages[0].checked, 2);
+    h[2] = 0;
+    assert_int_equal(case_judge_exactly(&made), JUDGE_FAIL);
+    h[2] = NAN;
+    h[0] = 0x1p-149f;
+    assert_int_equal(case_judge_exactly(&made), JUDGE_FAIL);
+    assert_string_equal(made.verdict.place, "h[0,0]");
+    case_free(&made);
+}
+
+/* ---- ties and freedom ---- */
+
+/* select given logits, n = 3, k = 1. */
+static void open_logits(made_case *made, float *logit, float *bias)
+{
+    case_begin(made, SLM_OP_select, "paper");
+    made->test.config.n_experts = 3;
+    made->test.config.top_k = 1;
+    made->test.call.n_tokens = 1;
+    case_in(made, "logit", logit);
+    case_in(made, "bias", bias);
+    case_build(made);
+}
+
+static judge_state judge_id(made_case *made, int32_t id)
+{
+    case_i32(made, "ids")[0] = id;
+    case_f32(made, "weight")[0] = 1;
+    return case_judge(made);
+}
+
+static void equal_logits_are_an_exact_tie_for_the_lower_id(void **state)
+{
+    float logit[] = {-1, 0.3f, 0.3f}, bias[] = {0, 0, 0};
+    made_case made;
+
+    (void)state;
+    open_logits(&made, logit, bias);
+    assert_int_equal(judge_id(&made, 1), JUDGE_PASS);
+    assert_int_equal(made.verdict.tie, 1);
+    assert_int_equal(judge_id(&made, 2), JUDGE_FAIL);
+    assert_int_equal(judge_id(&made, 0), JUDGE_FAIL);
+    case_free(&made);
+}
+
+static void neighbours_within_the_score_error_are_free(void **state)
+{
+    float logit[] = {-1, 0.3f, nextafterf(0.3f, 1)}, bias[] = {0, 0, 0};
+    made_case made;
+
+    (void)state;
+    open_logits(&made, logit, bias);
+    assert_int_equal(judge_id(&made, 1), JUDGE_PASS);
+    assert_int_equal(made.verdict.free, 1);
+    assert_int_equal(judge_id(&made, 2), JUDGE_PASS);
+    assert_int_equal(judge_id(&made, 0), JUDGE_FAIL);
+    assert_non_null(strstr(made.verdict.want, "before it"));
+    case_free(&made);
+}
+
+/* route with x = 1: logits are the router's rows, exact in any order. */
+static void open_route(made_case *made, float *x, float *w_router, float *bias)
+{
+    case_begin(made, SLM_OP_route, "paper");
+    made->test.config.d_model = 1;
+    made->test.config.n_experts = 3;
+    made->test.config.top_k = 1;
+    made->test.call.n_tokens = 1;
+    case_in(made, "x", x);
+    case_in(made, "w_router", w_router);
+    case_in(made, "bias", bias);
+    case_build(made);
+}
+
+static void ids_must_follow_the_backends_own_scores(void **state)
+{
+    float x[] = {1}, w[] = {-1, 0.3f, nextafterf(0.3f, 1)}, bias[] = {0, 0, 0};
+    const float s = plain_sigmoid(0.3f);
+    made_case made;
+    float *score;
+
+    (void)state;
+    open_route(&made, x, w, bias);
+    score = case_f32(&made, "score");
+    score[0] = plain_sigmoid(-1);
+    score[1] = s;
+    score[2] = nextafterf(s, 1);
+    assert_int_equal(judge_id(&made, 2), JUDGE_PASS);
+    assert_int_equal(made.verdict.forced, 1);
+    assert_int_equal(judge_id(&made, 1), JUDGE_FAIL);
+    score[2] = s;
+    assert_int_equal(judge_id(&made, 1), JUDGE_PASS);
+    assert_int_equal(made.verdict.tie, 1);
+    assert_int_equal(judge_id(&made, 2), JUDGE_FAIL);
+    score[2] = s * (1 + 0x1p-20f); /* not what the logit gives */
+    assert_int_equal(judge_id(&made, 2), JUDGE_FAIL);
+    assert_string_equal(made.verdict.stage, "score");
+    case_free(&made);
+}
+
+static void deep_logits_admit_each_lawful_reading(void **state)
+{
+    float logit[] = {-100, -101}, bias[] = {0, 0};
+    const float readings[][2] = {{0.7310586f, 0.26894143f}, {0.5f, 0.5f}};
+    made_case made;
+
+    (void)state;
+    case_begin(&made, SLM_OP_select, "paper");
+    made.test.config.n_experts = made.test.config.top_k = 2;
+    made.test.call.n_tokens = 1;
+    case_in(&made, "logit", logit);
+    case_in(&made, "bias", bias);
+    case_build(&made);
+    case_i32(&made, "ids")[0] = 0;
+    case_i32(&made, "ids")[1] = 1;
+    for (int i = 0; i < 2; i++) {
+        memcpy(case_f32(&made, "weight"), readings[i], sizeof readings[i]);
+        assert_int_equal(case_judge(&made), JUDGE_PASS);
+    }
+    case_f32(&made, "weight")[0] = 0.9f;
+    case_f32(&made, "weight")[1] = 0.1f;
+    assert_int_equal(case_judge(&made), JUDGE_FAIL);
+    memset(case_f32(&made, "weight"), 0, 8);
+    assert_int_equal(case_judge(&made), JUDGE_FAIL);
+    case_f32(&made, "cutoff")[0] = 0; /* k = n: there is no next expert */
+    memcpy(case_f32(&made, "weight"), readings[0], sizeof readings[0]);
+    assert_int_equal(case_judge(&made), JUDGE_FAIL);
+    case_free(&made);
+}
+
+/* ---- single stages ---- */
+
+static void open_situ(made_case *made, float *gate_up, size_t f)
+{
+    case_begin(made, SLM_OP_situ_glu, "paper");
+    made->test.config.d_expert = f;
+    made->test.call.n_tokens = 1;
+    case_in(made, "gate_up", gate_up);
+    case_build(made);
+}
+
+static void activations_of_edge_values_are_judged(void **state)
+{
+    float gate_up[] = {2,  -INFINITY, INFINITY, NAN, 1e4f, 1,
+                       -3, 1,         3,        1,   1e5f, -INFINITY};
+    made_case made;
+    float *h;
+
+    (void)state;
+    open_situ(&made, gate_up, 6);
+    h = case_f32(&made, "h");
+    h[0] = plain_situ(2, -3, PLAIN_RIGHT);
+    h[1] = 0;
+    h[2] = 4 * 25 * tanhf(3.0f / 25);
+    h[3] = NAN;
+    h[4] = 100;
+    h[5] = plain_situ(1, -1e6f, PLAIN_RIGHT);
+    assert_int_equal(case_judge(&made), JUDGE_PASS);
+    h[5] *= 1 + 0x1p-18f;
+    assert_int_equal(case_judge(&made), JUDGE_FAIL);
+    assert_string_equal(made.verdict.place, "h[0,5]");
+    h[5] = plain_situ(1, -1e6f, PLAIN_RIGHT);
+    h[4] = nextafterf(100, 101);
+    assert_int_equal(case_judge(&made), JUDGE_FAIL);
+    assert_string_equal(made.verdict.want, "magnitude at most 100");
+    h[4] = 100;
+    h[3] = 0;
+    assert_int_equal(case_judge(&made), JUDGE_FAIL);
+    h[3] = NAN;
+    h[0] = plain_situ(2, -3, PLAIN_SIGMA_OF_CAPPED);
+    assert_int_equal(case_judge(&made), JUDGE_FAIL);
+    assert_string_equal(made.verdict.clause, "L1");
+    case_free(&made);
+}
+
+static void an_answer_that_zeros_would_meet_is_vacuous(void **state)
+{
+    float gate_up[] = {-3, 0.01f};
+    const slm_arithmetic hopeless = {.struct_size = sizeof hopeless,
+                                     .accumulator = 0x1p-24,
+                                     .sigmoid_ulp = 4,
+                                     .tanh_ulp = 4,
+                                     .tanh_abs = 0x1p22};
+    made_case made;
+
+    (void)state;
+    open_situ(&made, gate_up, 1);
+    case_f32(&made, "h")[0] = plain_situ(-3, 0.01f, PLAIN_RIGHT);
+    assert_int_equal(case_judge(&made), JUDGE_PASS);
+    assert_int_equal(case_judge_under(&made, &hopeless), JUDGE_VACUOUS);
+    case_free(&made);
+}
+
+static void the_place_of_eps_shows_on_a_tiny_aggregate(void **state)
+{
+    float u[] = {0x1p-14f, -0x1p-15f, 0x1.8p-14f, 0}, gamma[] = {1, 2, 0.5f, 1};
+    static const plain_fault faults[] = {PLAIN_EPS_OUTSIDE,   PLAIN_EPS_TENFOLD,
+                                         PLAIN_EPS_MISSING,   PLAIN_MEAN_OVER_D,
+                                         PLAIN_GAMMA_IGNORED, PLAIN_NO_NORM};
+    made_case made;
+
+    (void)state;
+    case_begin(&made, SLM_OP_rmsnorm, "paper");
+    made.test.config.d_latent = 4;
+    made.test.call.n_tokens = 1;
+    case_in(&made, "u", u);
+    case_in(&made, "gamma", gamma);
+    case_build(&made);
+    plain_rmsnorm(u, gamma, 4, 8, PLAIN_RIGHT, case_f32(&made, "r"));
+    assert_int_equal(case_judge(&made), JUDGE_PASS);
+    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
+        plain_rmsnorm(u, gamma, 4, 8, faults[i], case_f32(&made, "r"));
+        assert_int_equal(case_judge(&made), JUDGE_FAIL);
+        assert_string_equal(made.verdict.clause, "L2");
+    }
+    case_free(&made);
+}
+
+static void permute_is_exact(void **state)
+{
+    int32_t ids[] = {2, 0, 0, 3, 2, 3};
+    static const int64_t counts[] = {2, 0, 2, 2}, offsets[] = {0, 2, 2, 4, 6};
+    static const int64_t order[] = {1, 2, 0, 4, 3, 5};
+    made_case made;
+
+    (void)state;
+    case_begin(&made, SLM_OP_permute, "paper");
+    made.test.config.n_experts = 4;
+    made.test.config.top_k = 2;
+    made.test.call.n_tokens = 3;
+    case_in(&made, "ids", ids);
+    case_build(&made);
+    memcpy(case_i64(&made, "counts"), counts, sizeof counts);
+    memcpy(case_i64(&made, "offsets"), offsets, sizeof offsets);
+    memcpy(case_i64(&made, "order"), order, sizeof order);
+    assert_int_equal(case_judge(&made), JUDGE_PASS);
+    case_i64(&made, "order")[0] = 2; /* the same group, not in order */
+    case_i64(&made, "order")[1] = 1;
+    assert_int_equal(case_judge(&made), JUDGE_FAIL);
+    assert_string_equal(made.verdict.place, "order[0]");
+    case_free(&made);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_right_choice_passes),
+        cmocka_unit_test(nothing_written_fails),
+        cmocka_unit_test(the_bias_may_not_leak_into_weights),
+        cmocka_unit_test(swapped_weights_fail),
+        cmocka_unit_test(the_weight_bound_is_tight_on_both_sides),
+        cmocka_unit_test(a_row_of_weights_must_sum_to_one),
+        cmocka_unit_test(a_forced_token_admits_no_other_expert_and_no_other_order),
+        cmocka_unit_test(the_cutoff_must_be_the_next_key),
+        cmocka_unit_test(a_changed_input_fails),
+        cmocka_unit_test(an_error_where_a_result_is_due_fails),
+        cmocka_unit_test(a_refusal_needs_its_status_its_field_and_clean_outputs),
+        cmocka_unit_test(one_of_several_outcomes_is_enough),
+        cmocka_unit_test(exact_mode_wants_golden_bits),
+        cmocka_unit_test(exact_mode_passes_over_any_and_wants_nan_for_nan),
+        cmocka_unit_test(equal_logits_are_an_exact_tie_for_the_lower_id),
+        cmocka_unit_test(neighbours_within_the_score_error_are_free),
+        cmocka_unit_test(ids_must_follow_the_backends_own_scores),
+        cmocka_unit_test(deep_logits_admit_each_lawful_reading),
+        cmocka_unit_test(activations_of_edge_values_are_judged),
+        cmocka_unit_test(an_answer_that_zeros_would_meet_is_vacuous),
+        cmocka_unit_test(the_place_of_eps_shows_on_a_tiny_aggregate),
+        cmocka_unit_test(permute_is_exact),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL) != 0;
+}

@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* conformance/testee_table.c - a backend under test in the judge's own process: our own
+ * mutants, and for a debugger any other. */
+#include "plugin.h"
+#include "testee_kind.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+typedef struct table_testee {
+    slm_testee base;
+    slm_plugin plugin;
+    slm_handle *handle;
+} table_testee;
+
+static void table_close(slm_testee *base)
+{
+    free(base);
+}
+
+static int table_offers(slm_testee *base, const vec_case *test, char *reason)
+{
+    const table_testee *testee = (const table_testee *)base;
+
+    if (testee_is_for_the_door(test) && !testee_owns_the_door(&base->about)) {
+        snprintf(reason, 256, "arguments are checked at the door for this backend");
+        return 0;
+    }
+    return plugin_offers(&testee->plugin, &test->config, test->op, test->call.n_tokens,
+                         reason);
+}
+
+static int table_frame(slm_testee *base, const vec_case *test,
+                       const frame_options *layout, call_frame *frame, char *why)
+{
+    const table_testee *testee = (const table_testee *)base;
+    frame_options options = layout ? *layout : (frame_options){0};
+
+    options.golden = false;
+    options.arena_fd = -1;
+    if (!testee_is_for_the_door(test))
+        options.workspace_size =
+            plugin_ask_workspace(&testee->plugin, &test->config, test->op, &test->call);
+    return frame_build_as(frame, test, &options, why);
+}
+
+static void table_begin(slm_testee *base, call_frame *frame, testee_reply *reply)
+{
+    table_testee *testee = (table_testee *)base;
+
+    memset(reply, 0, sizeof *reply);
+    testee->handle = NULL;
+    reply->status = testee_door(&base->about, frame, &reply->error);
+    if (reply->status == SLM_OK)
+        reply->status = plugin_begin(&testee->plugin, &frame->config, frame->info->op,
+                                     &frame->weights, &testee->handle, &reply->error);
+}
+
+static double now(void)
+{
+    struct timespec time;
+
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
+static void table_call(slm_testee *base, call_frame *frame, testee_reply *reply)
+{
+    const table_testee *testee = (const table_testee *)base;
+    int environment = 0;
+    const double start = now();
+
+    memset(reply, 0, sizeof *reply);
+    reply->status = testee_door(&base->about, frame, &reply->error);
+    if (reply->status != SLM_OK) return;
+    reply->status = plugin_call(&testee->plugin, testee->handle, frame->info->op,
+                                frame->args, &reply->error, &environment);
+    reply->seconds = now() - start;
+    if (!environment) return;
+    reply->outcome = TESTEE_BROKEN;
+    snprintf(reply->why, sizeof reply->why, "%s", TESTEE_ENVIRONMENT);
+}
+
+static void table_end(slm_testee *base, call_frame *frame, testee_reply *reply)
+{
+    table_testee *testee = (table_testee *)base;
+
+    (void)frame;
+    memset(reply, 0, sizeof *reply);
+    plugin_end(&testee->plugin, testee->handle);
+    testee->handle = NULL;
+}
+
+static const testee_kind table_kind = {table_close, table_offers, table_frame,
+                                       table_begin, table_call,   table_end};
+
+slm_testee *testee_open_table(const slm_backend *table)
+{
+    table_testee *testee = calloc(1, sizeof *testee);
+    char why[PLUGIN_WHY];
+
+    if (!testee) return NULL;
+    if (!plugin_adopt(&testee->plugin, table, table->name, why)) {
+        free(testee);
+        return NULL;
+    }
+
+    testee_about *about = &testee->base.about;
+
+    testee->base.kind = &table_kind;
+    snprintf(about->name, sizeof about->name, "%s", table->name);
+    snprintf(about->version, sizeof about->version, "%s", table->version);
+    snprintf(about->url, sizeof about->url, "%s", table->url ? table->url : "");
+    about->abi_major = table->abi_major;
+    about->abi_minor = table->abi_minor;
+    about->flags = table->flags;
+    about->levels = table->levels;
+    about->offered = plugin_offered(&testee->plugin);
+    about->arithmetic = testee->plugin.arithmetic;
+    return &testee->base;
+}
