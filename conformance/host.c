@@ -247,7 +247,7 @@ int main(int argc, char **argv)
     }
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (strncmp(argv[1], "cmd:", 4) == 0) return become(argv[1] + 4);
-    environment_prepare(argv);
+    if (strcmp(argv[1], "ref") != 0) environment_prepare(argv);
     keep_to_itself();
     setvbuf(stdout, NULL, _IOLBF,
             BUFSIZ); /* a crash must not swallow what was printed */

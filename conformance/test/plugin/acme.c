@@ -92,7 +92,10 @@ static slm_status rmsnorm(slm_handle *handle, const slm_rmsnorm_args *args,
             sum += u * u;
         }
 
-        const double scale = 1 / sqrt(sum / (double)width + (double)handle->eps);
+        /* A row that is not finite is NaN as a whole (R4), not partly zero. */
+        const double scale = isfinite(sum)
+                                 ? 1 / sqrt(sum / (double)width + (double)handle->eps)
+                                 : (double)NAN;
 
         for (size_t j = 0; j < width; j++) {
             const float gamma = args->gamma.rank ? element(&args->gamma, j) : 1;
