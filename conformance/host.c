@@ -232,6 +232,13 @@ static void keep_to_itself(void)
     pthread_atfork(NULL, NULL, forget_judge);
 }
 
+/* What is our own and calls no BLAS. */
+static int is_ours(const char *name)
+{
+    return strcmp(name, "ref") == 0 || strncmp(name, "mutant:", 7) == 0 ||
+           strncmp(name, "variant:", 8) == 0;
+}
+
 int main(int argc, char **argv)
 {
     char why[PLUGIN_WHY];
@@ -247,7 +254,7 @@ int main(int argc, char **argv)
     }
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (strncmp(argv[1], "cmd:", 4) == 0) return become(argv[1] + 4);
-    if (strcmp(argv[1], "ref") != 0) environment_prepare(argv);
+    if (!is_ours(argv[1])) environment_prepare(argv);
     keep_to_itself();
     setvbuf(stdout, NULL, _IOLBF,
             BUFSIZ); /* a crash must not swallow what was printed */

@@ -26,11 +26,12 @@ static const verb verbs[] = {
      "usage: slmoe run [-b BACKEND]... [options]\n"
      "  -b, --backend B    ref, cpu-blas, or the path of a plug-in (./libmine.so);\n"
      "                     without it every built-in backend is judged\n" SELECTION
-     "  --format F[=FILE]  human (the default), jsonl, junit or tap; may be repeated\n"
+     "  --format F[=FILE]  human (the default), jsonl, junit, tap, tap13; repeatable\n"
      "  -j, --jobs N       N processes at once (1)\n"
      "  --shard I/N        every Nth case, from the Ith on\n"
      "  --xfail FILE       strict list of expected failures: GLOB STATE TRACKER a "
      "line\n"
+     "  --max-fail N       end a backend's run after N failures\n"
      "  --timeout S        seconds a call may take (120)\n"
      "  --slow N           times N, under valgrind and the like\n"
      "  -v, --verbose      also print passed and skipped cases\n"

@@ -23,10 +23,18 @@ size_t report_skipped(const report_counts *counts)
     return counts->state[JUDGE_SKIP] + counts->state[JUDGE_XFAIL];
 }
 
+void report_again(const report_run *run, const vec_case *test, char out[REPORT_COMMAND])
+{
+    const char *quote = strpbrk(run->backend, " '$&|;") ? "'" : "";
+
+    snprintf(out, REPORT_COMMAND, "slmoe run -b %s%s%s%s --only '%s'", quote,
+             run->backend, quote, run->repeat, test->id);
+}
+
 int report_open(report_writer *report, const char *spec, char *why)
 {
-    static const report_format *const formats[] = {&report_human, &report_jsonl,
-                                                   &report_junit, &report_tap};
+    static const report_format *const formats[] = {
+        &report_human, &report_jsonl, &report_junit, &report_tap, &report_tap13};
     const char *equals = strchr(spec, '=');
     const size_t length = equals ? (size_t)(equals - spec) : strlen(spec);
 
@@ -38,7 +46,8 @@ int report_open(report_writer *report, const char *spec, char *why)
             report->format = formats[i];
     if (!report->format) {
         snprintf(why, 256,
-                 "--format %s: expected human, jsonl, junit or tap, perhaps with =FILE",
+                 "--format %s: expected human, jsonl, junit, tap or tap13, perhaps "
+                 "with =FILE",
                  spec);
         return 0;
     }

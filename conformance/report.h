@@ -54,6 +54,13 @@ extern const report_format report_human;
 extern const report_format report_jsonl;
 extern const report_format report_junit;
 extern const report_format report_tap;
+extern const report_format report_tap13;
+
+enum { REPORT_COMMAND = 2048 };
+
+/* The shell command that repeats one case of a run. */
+void report_again(const report_run *run, const vec_case *test,
+                  char out[REPORT_COMMAND]);
 
 /* "name" or "name=FILE". Returns 0 and prints nothing when the name is unknown or the
  * file cannot be written; `why` (256 bytes) says so. */

@@ -27,7 +27,7 @@ static void print_output(FILE *out, const char *text)
 static void print_failure(FILE *out, const report_run *run, const vec_case *test,
                           const judge_verdict *verdict)
 {
-    const char *quote = strpbrk(run->backend, " '$&|;") ? "'" : "";
+    char again[REPORT_COMMAND];
 
     fprintf(out, "%-7s %s  %s", judge_state_name(verdict->state), run->backend,
             test->id);
@@ -45,8 +45,8 @@ static void print_failure(FILE *out, const report_run *run, const vec_case *test
     }
     if (verdict->reason[0]) fprintf(out, "      %s\n", verdict->reason);
     print_output(out, verdict->output);
-    fprintf(out, "      again: slmoe run -b %s%s%s%s --only '%s'\n", quote,
-            run->backend, quote, run->repeat, test->id);
+    report_again(run, test, again);
+    fprintf(out, "      again: %s\n", again);
 }
 
 static void print_stages(FILE *out, const judge_verdict *verdict)

@@ -55,6 +55,7 @@ static void put_outcome(FILE *out, const report_run *run, const vec_case *test,
     const bool failed = verdict->state != JUDGE_SKIP && verdict->state != JUDGE_XFAIL;
     const bool error = verdict->state == JUDGE_CRASH ||
                        verdict->state == JUDGE_TIMEOUT || verdict->state == JUDGE_ERROR;
+    char again[REPORT_COMMAND];
     const char *element = !failed ? "skipped" : error ? "error" : "failure";
 
     fprintf(out, "      <%s", element);
@@ -81,12 +82,13 @@ static void put_outcome(FILE *out, const report_run *run, const vec_case *test,
         put_text(out, verdict->want);
     }
     fprintf(out, "</%s>\n      <system-out>", element);
-    put_text(out, "slmoe run -b ");
-    put_text(out, run->backend);
-    put_text(out, run->repeat);
-    put_text(out, " --only '");
-    put_text(out, test->id);
-    fputs("'</system-out>\n", out);
+    report_again(run, test, again);
+    put_text(out, again);
+    if (verdict->output[0]) {
+        fputs("&#10;it printed:&#10;", out);
+        put_text(out, verdict->output);
+    }
+    fputs("</system-out>\n", out);
 }
 
 static void result(report_writer *report, const report_run *run, const vec_case *test,

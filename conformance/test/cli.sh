@@ -56,6 +56,17 @@ for i in 1 2 3 4; do expect 0 "$SLMOE" run -b ref --only 'select/*' --shard $i/4
 names() { grep -hoE 'select/[^ ]+' "$@" | sort; }
 [ "$(names "$out/whole")" = "$(names "$out"/part?)" ] || fail "shards do not add up to the whole"
 
+# Reports that other tools read.
+expect 1 "$SLMOE" run -b mutant:hard-clamp --only 'situ/*' --format junit="$out/junit.xml" --format tap13="$out/tap" --format tap="$out/tap14"
+if command -v xmllint >/dev/null; then
+    xmllint --noout --schema "$SOURCE/conformance/test/junit.xsd" "$out/junit.xml" 2>"$out/stderr" || { cat "$out/stderr"; fail "JUnit is not valid"; }
+fi
+if command -v prove >/dev/null; then
+    prove -e cat "$out/tap" >"$out/stdout" 2>&1 && fail "prove must see the failures"
+    grep -q 'Parse errors' "$out/stdout" && { cat "$out/stdout"; fail "prove cannot parse the TAP"; }
+fi
+head -n 1 "$out/tap14" | grep -qx 'TAP version 14' || fail "TAP 14 says so"
+
 # A case as people read it; a clause.
 expect 0 "$SLMOE" show qb/documents/seed-21
 says stdout '0x1.c33664p-2 (0.4406372)'
