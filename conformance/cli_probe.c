@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* conformance/cli_probe.c - slmoe probe: what a backend declares, and follows. */
+#include "audit.h"
 #include "cli.h"
 #include "testee.h"
 
+#include <math.h>
 #include <string.h>
 
 static void print_flags(const testee_about *table)
@@ -97,6 +99,27 @@ static void print_conventions(slm_testee *testee, const vec_set *set)
         }
 }
 
+/* Returns the number of declarations that are not what is used. */
+static size_t print_audit(slm_testee *testee)
+{
+    static const char *const words[] = {"true", "COARSER than declared: it will fail",
+                                        "FINER than declared: bounds are too wide"};
+    audit_line lines[AUDIT_LINES];
+    char why[TESTEE_WHY] = "";
+    const size_t n = audit_run(testee, lines, why);
+    size_t untrue = 0;
+
+    puts("  audit of the declared arithmetic (roundoff declared, seen)");
+    if (!n) printf("    not possible: %s\n", why);
+    for (size_t i = 0; i < n; i++) {
+        printf("    %-12s 2^%-4.0f 2^%-4.0f %s%s\n", lines[i].stage,
+               log2(lines[i].declared), log2(lines[i].seen), words[lines[i].finding],
+               lines[i].truncates ? " (truncates)" : "");
+        untrue += lines[i].finding != AUDIT_TRUE;
+    }
+    return untrue;
+}
+
 int cli_probe(int argc, char **argv)
 {
     cli_options options;
@@ -127,8 +150,8 @@ int cli_probe(int argc, char **argv)
         print_flags(about);
         print_arithmetic(&about->arithmetic);
         print_operations(testee);
+        code = print_audit(testee) ? EXIT_FAILS : EXIT_CONFORMS;
         print_conventions(testee, set);
-        code = EXIT_CONFORMS;
     }
     vec_free(set);
     testee_close(testee);
