@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import families
-from golden import balance, forward, text
+from golden import balance, door, forward, text
 from golden.cases import ARGUMENTS, Case, Family, Tensor, infer_sizes, size_of
 from golden.mutants import MUTANTS
 
@@ -66,7 +66,8 @@ def _verify(family: Family, case: Case, outcomes: list[dict[str, Any]]) -> None:
         mine = compute(case)
     except forward.Refusal as refusal:
         found = [o for o in outcomes if o.get("status") == refusal.status
-                 and o.get("field") in (None, refusal.field)]
+                 and o.get("field") in (None, refusal.field)
+                 and o.get("index") in (None, refusal.index)]
         if not found:
             raise SystemExit(f"{where}: the oracle refuses: {refusal}")
         return
@@ -83,14 +84,28 @@ def _verify(family: Family, case: Case, outcomes: list[dict[str, Any]]) -> None:
     raise SystemExit(f"{where}: expected {outcomes[0].get('status')}, found a result")
 
 
+def _verify_element(family: Family, case: Case) -> None:
+    """An element outside its domain must be the one that the oracle finds."""
+    if case.status != "SLM_ERR_DOMAIN" or case.field not in case.inputs:
+        if case.index:
+            raise SystemExit(f"{family.name}/{case.id}: {case.field} has no elements")
+        return
+    found = door.first_outside(
+        case.op, infer_sizes(case), {n: t.values(n) for n, t in case.inputs.items()})
+    if (case.field, case.index) != found:
+        raise SystemExit(f"{family.name}/{case.id}: typed {case.field}[{case.index}], "
+                         f"found {found}")
+
+
 def complete(family: Family) -> None:
     """Fill in what the oracle computes; verify what was typed."""
     for case in family.cases:
         if case.status in DOOR:
+            _verify_element(family, case)
             continue
         if case.status or case.either or case.out is not None:
             typed = {"out": case.out} if case.out is not None else {
-                "status": case.status, "field": case.field}
+                "status": case.status, "field": case.field, "index": case.index}
             _verify(family, case, case.either or [typed])
             continue
         if case.provenance != "oracle":

@@ -29,13 +29,14 @@ def values() -> Family:
                "result other than 0 is transcendental, so a midpoint never occurs.",
                ["L1"], ["sigma-of-capped-gate", "up-cap-missing", "gate-cap-missing",
                         "hard-clamp", "halves-swapped", "betas-swapped", "swiglu-for-situ",
-                        "tanh-in-bf16"])
+                        "tanh-in-bf16", "betas-fixed"])
     source = GITHUB + "sgl-project/sglang/pull/32430"
     f.add("moderate", "situ_glu", {"f": 1},
           pairs((1, 1), (-1, 1), (4, 25), (-4, 25), (2, -3), (10, 100), (0.5, 0.25), (-2, -3)))
     f.add("packed-gate-first", "situ_glu", {"f": 4},
           packed((1, -1), (2, -2), (3, -3), (4, -4)), source=source,
-          kills=["halves-swapped", "interleaved-halves"])
+          kills=["halves-swapped", "interleaved-halves"], tags=["probe"],
+          note="the packed buffer is [gate | up]")
     f.add("swapped-would-differ", "situ_glu", {"f": 1}, pairs((2, -3), (-3, 2)),
           source=source)
     f.add("up-cap", "situ_glu", {"f": 1},
@@ -44,7 +45,8 @@ def values() -> Family:
           kills=["up-cap-missing", "tanh-in-bf16", "betas-swapped"])
     f.add("gate-cap", "situ_glu", {"f": 1},
           pairs(*((a, 1) for a in (2, 3, 4, 5, 6, 8, 12, -2, -3, -5, -8, -12))),
-          kills=["gate-cap-missing", "sigma-of-capped-gate", "hard-clamp"])
+          kills=["gate-cap-missing", "sigma-of-capped-gate", "hard-clamp"], tags=["probe"],
+          note="sigma sees the uncapped gate, the cap is a tanh")
     f.add("steepest", "situ_glu", {"f": 1},
           pairs((1.490234375, 1), (1.490234375, 0.5), (-1.490234375, 1)))
     f.add("other-betas", "situ_glu", {"f": 1, "beta_gate": 1.0, "beta_up": 2.0},
@@ -59,7 +61,8 @@ def values() -> Family:
 
 def small() -> Family:
     f = Family("situ/tiny", "Near 0 the activation is a b / 2, with full relative accuracy.",
-               ["L1"], ["tanh-by-cancelling-exp", "flushed-too-early"])
+               ["L1", "A1"], ["flushes-undeclared", "tanh-by-cancelling-exp",
+                              "flushed-too-early"])
     f.add("thousandths", "situ_glu", {"f": 1},
           pairs((2.0**-10, 2.0**-10), (-(2.0**-10), 2.0**-10), (2.0**-13, 1), (1, 2.0**-13)))
     f.add("twenty-decades", "situ_glu", {"f": 1},
@@ -75,7 +78,8 @@ def small() -> Family:
 
 def saturated() -> Family:
     f = Family("situ/saturated", "Far out: 0, 4, 25 and 100, never NaN, never beyond 100.",
-               ["L1"], ["exp-overflow", "nan-at-infinity", "hard-clamp"])
+               ["L1"], ["exp-overflow", "nan-at-infinity", "nan-poisons-other-elements",
+                        "hard-clamp"])
     source = GITHUB + "antirez/ds4/pull/498"
     f.add("bound", "situ_glu", {"f": 1},
           pairs((1e4, 131072), (1e4, -131072), (1000, 1000), (MAX, MAX), (MAX, -MAX)),
@@ -148,9 +152,9 @@ def ffn() -> Family:
     f.add("nan-row", "dense_ffn", {**relu, "f": 1},
           {"x": [[1.0, 0.0], [nan, 0.0], [0.0, 2.0]], "w_up": [[1.0, 1.0]],
            "w_out": [[1.0], [-1.0]]},
-          either=[{"status": "SLM_ERR_NONFINITE", "field": "x"},
+          either=[{"status": "SLM_ERR_NONFINITE", "field": "x", "index": 2},
                   {"out": {"y": [[1.0, -1.0], [nan, nan], [2.0, -2.0]]}}],
-          provenance="hand", clause=["R4"], kills=["nan-poisons-other-rows"])
+          provenance="hand", clause=["R4"], kills=["relu-hides-nan", "nan-poisons-other-rows"])
     return f
 
 

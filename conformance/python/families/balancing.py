@@ -21,9 +21,12 @@ def sixteenths(*table):
 
 
 def relaxed() -> Family:
-    f = Family("qb/relaxed", "The order statistic at i*, in integers, whatever ties there are.",
-               ["Q1", "Q2"], ["quantile-off-by-one", "quantile-interpolated", "no-centring",
-                              "bias-sign-flipped", "required-bias-from-key"])
+    f = Family("qb/relaxed",
+               "The order statistic at i*, in integers, whatever ties there are; by hand and on "
+               "seeded batches.",
+               ["Q1", "Q2"], ["quantile-floor-of-q", "quantile-off-by-one",
+                              "quantile-interpolated", "no-centring", "bias-sign-flipped",
+                              "required-bias-from-key", "cutoff-is-kth-key"])
 
     def case(id, n, k, score, candidate, bias=None, **rest):
         out = {"new_bias": centred(*candidate), "candidate": candidate}
@@ -32,7 +35,8 @@ def relaxed() -> Family:
 
     case("dual-rises", 3, 1, sixteenths([12, 15, 11], [5, 2, 14]),
          [F(0), F(3, 16), F(1, 16)], clause=["Q1", "Q6"],
-         kills=["quantile-floor-of-q"], note="i* = 1 though floor(m k / n) = 0")
+         kills=["quantile-floor-of-q"], tags=["probe"],
+         note="order statistic i* = 1, neither floor(m k / n) = 0 nor an interpolated quantile")
     half, rest = F(f32("0.5")), [[f32(v), 0.5] for v in ("0.9", "0.8", "0.7", "0.6")]
     source = GITHUB + "NVIDIA/Megatron-LM/pull/5349"
     case("without-padding", 2, 1, rest, [half - F(f32("0.7")), F(0)], clause=["Q1", "Q5"],
@@ -43,7 +47,8 @@ def relaxed() -> Family:
     rows = [f32(r.split()) for r in ("0.9 0.5 0.4", "0.8 0.5 0.3", "0.7 0.6 0.2")]
     case("common-offset", 3, 1, rows,
          [half - F(f32("0.8")), F(0), half - F(f32("0.3"))], provenance="public-report",
-         source=GITHUB + "pytorch/torchtitan/issues/1506", kills=["no-centring"])
+         source=GITHUB + "pytorch/torchtitan/issues/1506", kills=["no-centring"],
+         note="the new bias is centred: minus the mean over experts", tags=["probe"])
     case("plateau", 2, 1, [[0.5, 0.25], [0.75, 0.25], [0.25, 0.5], [0.625, 0.375]],
          [F(-1, 4), F(0)], kills=["strict-refuses-in-relaxed"])
     case("all-equal", 3, 2, [[0.5] * 3] * 4, [F(0)] * 3, bias=[0.0] * 3)
@@ -54,13 +59,27 @@ def relaxed() -> Family:
          [F(-1, 2), F(-1, 4)], bias=[-0.5, 0.25],
          kills=["bias-added-to-old", "bias-ignored", "required-bias-from-key"],
          note="alpha 0 and 1/4")
+    _seeded(f)
     return f
+
+
+def _seeded(f: Family) -> None:
+    """m k / n integral or not."""
+    for n, k, m, b in ((4, 1, 8, 0), (8, 2, 32, -4), (6, 2, 9, -3), (24, 5, 17, -4),
+                       (96, 3, 64, -6), (7, 6, 10, -2), (33, 4, 21, -3)):
+        bias = gen((n,), n + m, 16, 2.0 ** (b - 16)) if b else fill((n,), 0.0)
+        f.add(f"seeded-n{n}-k{k}-m{m}", "qb_exact", {"n": n, "k": k, **RELAXED},
+              {"score": gen((m, n), n + m, 22, 2.0**-24, 0.5), "bias": bias})
+    f.add("seeded-bf16-like-scores", "qb_exact", {"n": 5, "k": 2, **RELAXED},
+          {"score": gen((12, 5), 3, 4, 2.0**-5, 0.5), "bias": gen((5,), 3, 4, 2.0**-7)},
+          note="many equal values")
 
 
 def indices() -> Family:
     f = Family("qb/index",
                "Sizes where a floating-point index takes the neighbour of the right element.",
-               ["Q1"], ["float-quantile-index", "quantile-off-by-one"])
+               ["Q1"], ["float-quantile-index", "double-quantile-index",
+                        "quantile-off-by-one"])
     found = {"f64": ((25, 7, 26), (12, 7, 109), (17, 3, 86)),
              "f32": ((5, 3, 26), (7, 1, 22), (13, 7, 14)),
              "f64-complement": ((5, 4, 6), (6, 5, 7)),
@@ -81,24 +100,10 @@ def indices() -> Family:
     return f
 
 
-def seeded() -> Family:
-    f = Family("qb/seeded", "Seeded batches, biases and sizes; m k / n integral or not.",
-               ["Q1"], ["quantile-off-by-one", "quantile-interpolated", "bias-sign-flipped",
-                        "no-centring", "required-bias-from-key", "cutoff-is-kth-key"])
-    for n, k, m, b in ((4, 1, 8, 0), (8, 2, 32, -4), (6, 2, 9, -3), (24, 5, 17, -4),
-                       (96, 3, 64, -6), (7, 6, 10, -2), (33, 4, 21, 3)):
-        bias = gen((n,), n + m, 16, 2.0 ** (b - 16)) if b else fill((n,), 0.0)
-        f.add(f"n{n}-k{k}-m{m}", "qb_exact", {"n": n, "k": k, **RELAXED},
-              {"score": gen((m, n), n + m, 22, 2.0**-24, 0.5), "bias": bias})
-    f.add("bf16-like-scores", "qb_exact", {"n": 5, "k": 2, **RELAXED},
-          {"score": gen((12, 5), 3, 4, 2.0**-5, 0.5), "bias": gen((5,), 3, 4, 2.0**-7)},
-          note="many equal values")
-    return f
-
-
 def rounding() -> Family:
     f = Family("qb/rounding", "new_bias is the exact rational rounded once, ties to even.",
-               ["Q1"], ["centred-in-binary32", "candidate-rounded-first"])
+               ["Q1"], ["required-bias-in-binary32", "centred-in-binary32",
+                        "candidate-rounded-first"])
     t, u = 2.0**-26, 2.0**-24
 
     def case(id, tiny, value, **rest):
@@ -115,6 +120,12 @@ def rounding() -> Family:
     f.add("thirds", "qb_exact", {"n": 3, "k": 1, **RELAXED},
           {"score": [[0.5, 0.75, 0.25]], "bias": [0.0, 0.125, 0.0]},
           out={"new_bias": centred(F(0), F(-1, 4), F(1, 4)), "cutoff": [0.5]})
+    tiny = F(9 * 2.0**-26)
+    f.add("candidate-of-25-bits", "qb_exact", {"n": 3, "k": 1, **RELAXED},
+          {"score": [[0.5, float(tiny), 0.0]], "bias": [0.0] * 3},
+          out={"candidate": [tiny - F(1, 2), F(0), tiny],
+               "new_bias": centred(tiny - F(1, 2), F(0), tiny)},
+          note="9/2^26 - 1/2 needs 25 bits; rounded to 24 it moves new_bias by an ulp")
     f.add("alpha-is-rounded", "qb_exact", {"n": 2, "k": 1, **RELAXED},
           {"score": [[0.5 + 3 * u, 0.5 + u], [0.5 + u, 0.5 + 3 * u]], "bias": [0.5, 0.5]},
           want=("new_bias", "candidate", "cutoff"), kills=["key-in-double"],
@@ -126,15 +137,15 @@ def rounding() -> Family:
           {"score": [[0.5, 0.25, 0.75], [0.125, 0.5, 0.25], [1.0, 0.0, 0.5]],
            "bias": [2.0**20, 2.0**20 + 0.5, 2.0**20 - 0.25]})
     f.add("huge-bias", "qb_exact", {"n": 3, "k": 1, **RELAXED},
-          {"score": [[0.5, 0.25, 0.75]], "bias": [FLT_MAX, 2.0**100, -FLT_MAX]},
-          clause=["Q1", "R5"])
+          {"score": [[0.5, 0.25, 0.75]], "bias": [FLT_MAX, 0.0, -FLT_MAX]},
+          clause=["Q1", "R5"], note="the middle key is the cutoff, 1/4")
     return f
 
 
 def strict() -> Family:
     f = Family("qb/strict", "Strict refuses a fractional target and a tie at the boundary.",
-               ["Q2"], ["equality-tie-test", "strict-accepts-ties",
-                        "strict-accepts-fractional-target", "tie-test-at-wrong-rank"])
+               ["Q2"], ["equality-tie-test", "strict-accepts-ties", "tie-test-at-wrong-rank",
+                        "highest-tie-reported"])
     u = 2.0**-24
 
     def near(gap, **config):
@@ -143,7 +154,7 @@ def strict() -> Family:
                 {"score": [[0.875, 0.375, 0.125], [0.875 - gap, 0.125, 0.375],
                            [0.5, 0.75, 0.125]], "bias": [0.0] * 3})
 
-    tie = {"status": "SLM_ERR_TIE", "field": "new_bias"}
+    tie = {"status": "SLM_ERR_TIE", "field": "new_bias", "index": 0}
     f.add("relative-just-inside", "qb_exact", *near(84 * u), **tie,
           note="84/2^24 <= 1e-8 + 1e-5 |r|")
     f.add("relative-just-outside", "qb_exact", *near(85 * u),
@@ -152,7 +163,8 @@ def strict() -> Family:
     f.add("relative-inside-equal-test", "qb_exact", *near(84 * u, tie_test="equal"),
           out={"candidate": [F(84 * u) - F(1, 2), F(0), F(1, 4)]})
     f.add("exact-tie-equal-test", "qb_exact", *near(0.0, tie_test="equal"), **tie)
-    f.add("exact-tie", "qb_exact", *near(0.0), **tie)
+    f.add("exact-tie", "qb_exact", *near(0.0), **tie,
+          note="strict balancing refuses a tie at the boundary", tags=["probe"])
     f.add("exact-tie-relaxed", "qb_exact", *near(0.0, **RELAXED),
           out={"candidate": [F(-1, 2), F(0), F(1, 4)]})
     eighth = 0.125
@@ -174,9 +186,11 @@ def strict() -> Family:
            "bias": [0.0, 0.0]},
           out={"candidate": [F(0), F(0)], "new_bias": [0.0, 0.0]},
           note="equal values at ranks 1, 2 and 3, 4, the boundary between them is free")
+    f.add("lowest-of-two-ties", "qb_exact", {"n": 3, "k": 1},
+          {"score": sixteenths([12, 16, 4], [16, 6, 13], [1, 15, 11]), "bias": [0.0] * 3},
+          status="SLM_ERR_TIE", field="new_bias", index=1, kills=["highest-tie-reported"],
+          note="16 r ascending: -3 0 10, -4 -4 7 and 0 0 8; experts 1 and 2 tie at the boundary")
     ones = {"score": fill((3, 2), 1.0), "bias": [0.0, 0.0]}
-    f.add("target-before-tie", "qb_exact", {"n": 2, "k": 1}, ones, status="SLM_ERR_TARGET",
-          field="n_tokens", clause=["Q2", "X1"], kills=["wrong-precedence"])
     f.add("fraction-relaxed", "qb_exact", {"n": 2, "k": 1, **RELAXED}, ones,
           out={"new_bias": [0.0, 0.0], "candidate": [0.0, 0.0]})
     f.add("integral-beyond-one", "qb_exact", {"n": 4, "k": 2},
@@ -186,13 +200,17 @@ def strict() -> Family:
 
 
 def empties() -> Family:
-    f = Family("qb/no-tokens", "m = 0 succeeds in both modes and keeps every bit of the bias.",
-               ["Q1", "R5"], ["empty-batch-fails", "empty-batch-centres"])
+    f = Family("qb/no-tokens",
+               "m = 0 succeeds in both modes, and by histogram, and keeps every bit of the bias.",
+               ["Q1", "Q3", "R5"], ["empty-batch-centres", "empty-batch-fails",
+                                    "counts-not-written"])
     bias = [0.75, -0.0, 2.0**-140, -0.125]
     for mode in ("strict", "relaxed"):
         f.add(mode, "qb_exact", {"n": 4, "k": 1, "balance": mode},
               {"score": empty(0, 4), "bias": bias},
               out={"new_bias": bias, "candidate": bias, "cutoff": empty(0)})
+    f.add("solve", "qb_hist_solve", {"n": 4, "k": 1, "B": 2, "T": 0},
+          {"hist": fill((4, 2), 0), "bias": bias}, out={"new_bias": bias, "candidate": bias})
     return f
 
 
@@ -232,4 +250,4 @@ def sign() -> Family:
 
 
 def families() -> list[Family]:
-    return [relaxed(), indices(), seeded(), rounding(), strict(), empties(), sign()]
+    return [relaxed(), indices(), rounding(), strict(), empties(), sign()]

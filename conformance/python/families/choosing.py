@@ -13,8 +13,10 @@ GITHUB = "https://github.com/"
 
 def ties() -> Family:
     f = Family("select/ties",
-               "Equal keys go to the lower expert id, on every row, for every k.",
-               ["R2"], ["higher-id-wins", "epsilon-tie-hack", "duplicate-ids-after-exhaustion"])
+               "Equal keys go to the lower expert id, on every row, for every k; one unit in "
+               "the last place makes them unequal.",
+               ["R2"], ["higher-id-wins", "tie-across-blocks", "tie-by-raw-score",
+                        "epsilon-tie-hack", "bf16-scores"])
     report = GITHUB + "pytorch/pytorch/issues/27542"
     raw = [0.25, 0.5, 0.5, 0.125, 0.5, 0.5]
     order = [1, 2, 4, 5, 0, 3]
@@ -23,10 +25,13 @@ def ties() -> Family:
         f.add(f"six-experts-k{k}", "select", {"n": 6, "k": k},
               {"score": [raw], "bias": [0.0] * 6},
               out={"ids": [order[:k]], "weight": [[s / sum(chosen) for s in chosen]]},
-              provenance="public-report", source=report)
+              provenance="public-report", source=report,
+              note="equal keys go to the lower id" if k == 3 else None,
+              tags=["probe"] if k == 3 else None)
     f.add("all-logits-zero-384", "select", {"n": 384, "k": 8},
           {"logit": fill((2, 384), 0.0), "bias": fill((384,), 0.0)},
-          out={"ids": [list(range(8))] * 2, "weight": [[0.125] * 8] * 2, "cutoff": [0.5] * 2})
+          out={"ids": [list(range(8))] * 2, "weight": [[0.125] * 8] * 2, "cutoff": [0.5] * 2},
+          kills=["higher-id-wins", "tie-across-blocks", "epsilon-tie-hack"])
     f.add("all-scores-one", "select", {"n": 5, "k": 3},
           {"score": fill((1, 5), 1.0), "bias": [0.0] * 5},
           out={"ids": [[0, 1, 2]], "weight": [[F(1, 3)] * 3], "cutoff": [1.0]})
@@ -45,13 +50,6 @@ def ties() -> Family:
           out={"ids": [[2, 1], [3, 0], [0, 2]],
                "weight": [[F(3, 5), F(2, 5)], [F(3, 5), F(2, 5)], [0.5, 0.5]],
                "cutoff": [0.5, 0.5, 0.5]})
-    return f
-
-
-def near_ties() -> Family:
-    f = Family("select/near-ties",
-               "One unit in the last place decides, against every id order and every hack.",
-               ["R1", "R2"], ["epsilon-tie-hack", "bf16-scores"])
     half = [0.5] * 64
     last = half[:63] + [0.5 + ULP]
     f.add("last-by-one-ulp", "select", {"n": 64, "k": 1}, {"score": [last], "bias": [0.0] * 64},
@@ -73,12 +71,13 @@ def near_ties() -> Family:
 def keys() -> Family:
     f = Family("select/key-rounding",
                "The key is s + b rounded once to binary32, ties to even; it may make ties.",
-               ["R2"], ["key-in-double", "key-truncated", "key-in-bf16"])
+               ["R2"], ["choice-in-double", "key-in-double", "key-truncated", "key-in-bf16"])
     f.add("midpoint-down-to-even", "select", {"n": 3, "k": 2},
           {"score": [[0.5, 0.5 + ULP, 0.25]], "bias": [0.5, 0.5, 0.0]},
           out={"ids": [[0, 1]], "weight": [[F(2**23, 2**24 + 1), F(2**23 + 1, 2**24 + 1)]],
                "cutoff": [0.25]},
-          note="1 + 2^-24 is a midpoint and rounds to 1")
+          note="the key is rounded to binary32: 1 + 2^-24 is a midpoint and becomes 1",
+          tags=["probe"])
     f.add("midpoint-up-to-even", "select", {"n": 3, "k": 1},
           {"score": [[0.5 + 3 * ULP, 0.5 + 4 * ULP, 0.5]], "bias": [0.5] * 3},
           out={"ids": [[0]], "weight": [[1.0]], "cutoff": [1 + 4 * ULP]},
@@ -104,12 +103,14 @@ def zeros() -> Family:
     f = Family("select/signed-zero", "Minus zero equals plus zero: only the id decides.",
                ["R2"], ["plus-zero-above-minus-zero"])
     source = GITHUB + "NVIDIA/cccl/pull/9470"
-    f.add("minus-first", "select", {"n": 3, "k": 1},
-          {"score": [[-0.0, 0.0, 0.0]], "bias": [-0.0, 0.0, -1.0]},
-          out={"ids": [[0]], "weight": [[1.0]]}, provenance="public-report", source=source)
-    f.add("plus-first", "select", {"n": 3, "k": 1},
-          {"score": [[0.0, -0.0, 0.0]], "bias": [0.0, -0.0, -1.0]},
-          out={"ids": [[0]], "weight": [[1.0]]}, provenance="public-report", source=source)
+    f.add("minus-first", "select", {"n": 4, "k": 2},
+          {"score": [[-0.0, 0.0, 0.0, 0.5]], "bias": [-0.0, 0.0, -1.0, 0.0]},
+          out={"ids": [[3, 0]], "weight": [[1.0, 0.0]]}, provenance="public-report",
+          source=source)
+    f.add("plus-first", "select", {"n": 4, "k": 2},
+          {"score": [[0.0, -0.0, 0.0, 0.5]], "bias": [0.0, -0.0, -1.0, 0.0]},
+          out={"ids": [[3, 0]], "weight": [[1.0, 0.0]]}, provenance="public-report",
+          source=source)
     f.add("both-chosen", "select", {"n": 3, "k": 2},
           {"score": [[-0.0, 0.0, 0.0]], "bias": [-1.0, -0.0, 0.0]},
           out={"ids": [[1, 2]], "weight": [[0.5, 0.5]]}, clause=["R2", "R3"],
@@ -120,7 +121,8 @@ def zeros() -> Family:
 def biases() -> Family:
     f = Family("select/bias-extremes",
                "Huge biases are lawful, narrow bands at an offset keep their order.",
-               ["R2", "R5"], ["bf16-bias", "huge-bias-overflows", "bias-ignored"])
+               ["R2", "R5"], ["bf16-bias", "huge-bias-overflows", "bias-ignored",
+                              "duplicate-ids-after-exhaustion"])
     report = GITHUB + "sgl-project/sglang/pull/31213"
     band = f32(["6.900", "6.910", "6.905", "6.817"])
     f.add("band-of-four", "select", {"n": 4, "k": 2},
@@ -157,8 +159,9 @@ def biases() -> Family:
 
 def shapes() -> Family:
     f = Family("select/sizes",
-               "Expert counts that are no power of two and no multiple of 8 or 32.",
-               ["R2", "R5"], ["power-of-two-sort", "padded-lanes-win", "last-expert-dropped"])
+               "Expert counts that are no power of two and no multiple of 8 or 32; no tokens.",
+               ["R2", "R5"], ["partial-warp-ignored", "power-of-two-sort", "padded-lanes-win",
+                              "last-expert-dropped"])
     source = GITHUB + "ggml-org/llama.cpp/issues/5213"
     for n, k in ((1, 1), (2, 1), (2, 2), (3, 2), (6, 2), (12, 8), (24, 8), (40, 2), (96, 8),
                  (160, 8), (384, 8), (384, 2)):
@@ -166,13 +169,20 @@ def shapes() -> Family:
         f.add(f"n{n}-k{k}", "select", {"n": n, "k": k},
               {"score": gen((3, n), 8, 20, 2.0**-21, 0.5), "bias": bias},
               want=("ids", "weight", "cutoff") if k < n else ("ids", "weight"), source=source)
+    f.add("no-scores", "select", {"n": 4, "k": 2}, {"score": empty(0, 4), "bias": [0.0] * 4},
+          out={"ids": empty(0, 2), "weight": empty(0, 2), "cutoff": empty(0)}, clause=["R5"],
+          kills=["empty-batch-fails"])
+    f.add("no-logits", "select", {"n": 4, "k": 4}, {"logit": empty(0, 4), "bias": [0.0] * 4},
+          out={"ids": empty(0, 4), "weight": empty(0, 4)}, clause=["R5"],
+          kills=["empty-batch-fails"])
     return f
 
 
 def wide() -> Family:
     f = Family("select/wide", "896 experts, 16 chosen, none of them below id 295.",
-               ["R2"], ["ids-above-255-never-chosen", "ids-above-511-never-chosen",
-                        "at-most-8-chosen", "last-expert-dropped"])
+               ["R2", "R3"], ["ids-above-255-never-chosen", "ids-above-511-never-chosen",
+                              "at-most-8-chosen", "last-expert-dropped",
+                              "bias-leaks-at-one-size"])
     source = GITHUB + "kekzl/imp/pull/2056"
 
     def row(low, top, n, step, count):
@@ -197,21 +207,15 @@ def wide() -> Family:
           {"score": gen((4, 896), 21, 20, 2.0**-21, 0.5),
            "bias": gen((896,), 22, 10, 2.0**-13)}, want=("ids", "weight", "cutoff"))
     f.add("n896-tie-hack", "select", {"n": 896, "k": 16},
-          {"score": gen((8, 896), 23, 14, 2.0**-22, 0.5), "bias": fill((896,), 0.0)},
+          {"score": gen((8, 896), 23, 16, 2.0**-24, 0.5), "bias": fill((896,), 0.0)},
           want=("ids", "weight", "cutoff"), kills=["epsilon-tie-hack", "bf16-scores"],
-          note="scores within 1/128 of each other, a few units in the last place apart")
-    return f
-
-
-def empties() -> Family:
-    f = Family("select/no-tokens", "T = 0 succeeds and writes nothing.", ["R5"],
-               ["empty-batch-fails"])
-    f.add("scores", "select", {"n": 4, "k": 2}, {"score": empty(0, 4), "bias": [0.0] * 4},
-          out={"ids": empty(0, 2), "weight": empty(0, 2), "cutoff": empty(0)})
-    f.add("logits", "select", {"n": 4, "k": 4}, {"logit": empty(0, 4), "bias": [0.0] * 4},
-          out={"ids": empty(0, 4), "weight": empty(0, 4)})
+          note="scores within 1/128 of each other, the best some units in the last place apart")
+    f.add("n896-k16-routed", "route", {"d": 32, "n": 896, "k": 16},
+          {"x": gen((2, 32), 17, 12, 2.0**-11), "w_router": gen((896, 32), 17, 12, 2.0**-14),
+           "bias": gen((896,), 17, 12, 2.0**-16)}, want=("ids", "weight", "cutoff"),
+          kills=["ids-above-255-never-chosen", "at-most-8-chosen"])
     return f
 
 
 def families() -> list[Family]:
-    return [ties(), near_ties(), keys(), zeros(), biases(), shapes(), wide(), empties()]
+    return [ties(), keys(), zeros(), biases(), shapes(), wide()]

@@ -28,7 +28,7 @@ def edges() -> Family:
            "hist": nothing(2, 1000)},
           out={"hist": sparse(1000, {250: 1, 500: 1}, {500: 1, 375: 1})},
           provenance="public-report", source=source,
-          note="r = 0 lies in bin 500 of [-1, 1), r = -1/2 in bin 250 and r = -1/4 in 375")
+          note="r = 0 lands in bin 500 of 1000, on the edge and above it", tags=["probe"])
     f.add("three-sixteenths", "qb_hist_accumulate", {"n": 3, "k": 1},
           {"score": [[0.75, 0.25, 0.0]], "bias": b3, "hist": nothing(3, 1000)},
           out={"hist": sparse(1000, {289: 1}, {500: 1}, {605: 1})},
@@ -37,8 +37,7 @@ def edges() -> Family:
           {"score": [[1.0, float.fromhex("0x1.78d4fep-5"), float.fromhex("0x1.89374cp-34")]],
            "bias": [0.0] * 3, "hist": nothing(3, 1000)},
           out={"hist": sparse(1000, {23: 1}, {500: 1}, {522: 1})},
-          note="alpha - s of expert 2 rounds to an edge that it lies below",
-          kills=["edge-table-without-last-step"])
+          note="alpha - s of expert 2 rounds to an edge that it lies below")
     eight = {"n": 3, "k": 1, "B": 8}
     f.add("dyadic-edges", "qb_hist_accumulate", eight,
           {"score": [[1.0, 0.5, s] for s in (0.5, 0.25, 0.0)], "bias": [0.0] * 3,
@@ -93,7 +92,8 @@ def ends() -> Family:
 def accumulate() -> Family:
     f = Family("hist/accumulate",
                "Counts are added to what is there; any split gives the same.",
-               ["Q3", "Q4"], ["counts-overwritten", "counts-16-bit", "counts-binary32",
+               ["Q3", "Q4"], ["tokens-past-256-uncounted", "counts-overwritten",
+                              "counts-doubled", "counts-16-bit", "counts-binary32",
                               "counts-32-bit"])
     score = [[0.75, 0.5, 0.25], [0.25, 0.75, 0.5]]
     base = {"n": 3, "k": 1, "B": 8}
@@ -130,6 +130,9 @@ def accumulate() -> Family:
     f.add("seeded-896", "qb_hist_accumulate", {"n": 896, "k": 16},
           {"score": gen((6, 896), 8, 22, 2.0**-23, 0.5), "bias": gen((896,), 8, 12, 2.0**-15),
            "hist": nothing(896, 1000)}, tier="full")
+    f.add("three-hundred-in-a-bin", "qb_hist_accumulate", {"n": 2, "k": 1, "B": 4},
+          {"score": fill((300, 2), 0.5), "bias": [0.0, 0.0], "hist": nothing(2, 4)},
+          out={"hist": [[0, 0, 300, 0]] * 2}, kills=["tokens-past-256-uncounted"])
     f.add("uneven-range", "qb_hist_accumulate", {"n": 5, "k": 2},
           {"score": gen((40, 5), 9, 22, 2.0**-23, 0.5),
            "bias": f32(["0.1", "-0.7", "0.33", "0.05", "-0.021"]), "hist": nothing(5, 1000)})
@@ -199,10 +202,6 @@ def solve() -> Family:
                                         [3 * 2**60, 2**60]],
          [F(-1, 4), F(3, 4), F(1, 2), F(0)], kills=["target-overflows"],
          note="m k is 3 * 2^62 and more than 2^63")
-    bias = [0.5, -0.0, 2.0**-140]
-    f.add("no-tokens", "qb_hist_solve", {"n": 3, "k": 1, "B": 2, "T": 0},
-          {"hist": nothing(3, 2), "bias": bias}, out={"new_bias": bias, "candidate": bias},
-          clause=["Q3", "R5"], kills=["empty-batch-fails", "empty-batch-centres"])
     for n, k, m in ((6, 2, 21), (5, 2, 40)):
         config = {"n": n, "k": k, "B": 100}
         bias = gen((n,), n, 12, 2.0**-13)

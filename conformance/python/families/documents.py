@@ -57,9 +57,7 @@ def ratio(*decimals):
 def mixture() -> Family:
     f = Family("select/mixture",
                "The bias chooses who is invited; the raw score decides how loud each one is.",
-               ["R2", "R3"],
-               ["bias-leaks-into-weights", "bias-ignored", "no-renormalise",
-                "weights-from-key-minus-bias"])
+               ["R2", "R3"])
     raw = [f32(["0.90", "0.80", "0.65", "0.20"])]
     f.add("chapter-45-55", "select", {"n": 4, "k": 2},
           {"score": raw, "bias": f32(["-0.40", "0", "0.25", "0"])},
@@ -79,7 +77,8 @@ def mixture() -> Family:
           {"score": [[90 / 128, 80 / 128, 65 / 128, 20 / 128]],
            "bias": [-40 / 128, 0.0, 25 / 128, 0.0]},
           out={"ids": [[2, 1]], "weight": [[F(65, 145), F(80, 145)]], "cutoff": [50 / 128]},
-          note="the same shares with exact inputs")
+          note="the bias chooses and does not weigh: 65/145 and 80/145, exact inputs",
+          tags=["probe"])
     f.add("dyadic-ninths", "select", {"n": 3, "k": 2},
           {"score": [[9 / 16, 8 / 16, 1 / 16]], "bias": [-1.0, 0.0, 2.0]},
           out={"ids": [[2, 1]], "weight": [[F(1, 9), F(8, 9)]], "cutoff": [-7 / 16]})
@@ -89,7 +88,7 @@ def mixture() -> Family:
 def balance_before_after() -> Family:
     f = Family("select/balance-example",
                "Loads (4,3,1,0) become (2,2,2,2) and (3,0,2,3) become (2,2,2,2).",
-               ["R2", "Q1", "Q4"], ["bias-ignored", "higher-id-wins"])
+               ["R2", "Q1", "Q4"])
     note = "the report's figure gives loads only; this instance is constructed, without ties"
     f.add("4310-before", "select", ONE, {"score": SCORE_4310, "bias": ZERO},
           out={"ids": column([0, 0, 0, 0, 1, 1, 1, 2]), "weight": [[1.0]] * 8,
@@ -111,7 +110,7 @@ def balance_before_after() -> Family:
 
 def loads() -> Family:
     f = Family("metrics/documents", "The loads of the documents' examples, measured.",
-               ["Q7"], ["loads-of-first-slot-only", "dead-not-counted", "vio-of-min"])
+               ["Q7"])
     half = F(1, 2)
 
     def case(id, choice, load, metric, **rest):
@@ -134,9 +133,7 @@ def loads() -> Family:
 def quantile() -> Family:
     f = Family("qb/documents",
                "The exact coordinate update of the documents, and its refusals.",
-               ["Q1", "Q2"],
-               ["quantile-off-by-one", "quantile-interpolated", "bias-sign-flipped",
-                "no-centring", "required-bias-from-key"])
+               ["Q1", "Q2"])
     strict = {"n": 4, "k": 1}
     f.add("4310", "qb_exact", strict, {"score": SCORE_4310, "bias": ZERO},
           out={"new_bias": BIAS_4310, "candidate": [v / 64 for v in (-3, -1, 8, 8)],
@@ -152,22 +149,23 @@ def quantile() -> Family:
           provenance="document", source=NOTE_QB)
     f.add("ones-tie", "qb_exact", {"n": 2, "k": 1},
           {"score": fill((4, 2), 1.0), "bias": [0.0, 0.0]},
-          status="SLM_ERR_TIE", field="new_bias", provenance="document", source=NOTE_QB,
-          kills=["strict-accepts-ties"])
+          status="SLM_ERR_TIE", field="new_bias", index=0, provenance="document",
+          source=NOTE_QB)
     f.add("target-not-integral", "qb_exact", {"n": 2, "k": 1},
           {"score": [[0.75, 0.25], [0.5, 0.625], [0.125, 0.875]], "bias": [0.0, 0.0]},
-          status="SLM_ERR_TARGET", field="n_tokens", provenance="document", source=NOTE_QB,
-          kills=["strict-accepts-fractional-target"])
+          status="SLM_ERR_TARGET", field="n_tokens", index=0, provenance="document",
+          source=NOTE_QB)
     f.add("no-cutoff", "qb_exact", {"n": 2, "k": 2},
           {"score": [[0.75, 0.25], [0.5, 0.625]], "bias": [0.0, 0.0]},
-          status="SLM_ERR_DOMAIN", field="top_k", provenance="document", source=NOTE_QB)
+          status="SLM_ERR_DOMAIN", field="top_k", index=0, provenance="document",
+          source=NOTE_QB)
     return f
 
 
 def pooled() -> Family:
     f = Family("qb/union-of-shards",
                "The quantile of the union is not the mean of the shards' quantiles.",
-               ["Q1", "Q5"], ["mean-of-quantiles"])
+               ["Q1", "Q5"])
     # r of expert 0: (0,0,0,1/8) in shard A, 1/8 four times in shard B; cutoff 1/2
     a = [[0.5, 0.75, 0.5, 0.25]] * 3 + [[0.375, 0.75, 0.5, 0.25]]
     b = [[0.375, 0.75, 0.5, 0.25]] * 4
@@ -209,7 +207,7 @@ def _histogram(score, bins, width):
 def histogram() -> Family:
     f = Family("hist/documents",
                "The balancing examples through pooled counts; 4 bins are too coarse.",
-               ["Q3"], ["no-interpolation", "no-centring", "edge-by-division"])
+               ["Q3"])
     source = CHAPTER_QB
     for bins in (4, 1000):
         counts = _histogram(SCORE_4310, bins, 4)

@@ -97,10 +97,7 @@ EXPECTED = {
 def families() -> list[Family]:
     f = Family("layer/seed-7",
                "The note's minimal structure, whole and routed, on its own random tensors.",
-               ["R1", "R2", "R3", "L2", "L3", "L4"],
-               ["norm-missing", "norm-after-lift", "norm-per-expert", "router-fed-z",
-                "shared-fed-z", "shared-dropped", "shared-averaged", "no-renormalise",
-                "wrong-expert-weights"])
+               ["R1", "R2", "R3", "L2", "L3", "L4"])
     sizes = {"d": 6, "l": 3, "n": 4, "k": 2, "S": 2}
     f.add("layer", "layer_forward", {"profile": "linear", **sizes}, INPUTS, out=EXPECTED,
           provenance="document", source=SOURCE)
@@ -108,11 +105,6 @@ def families() -> list[Family]:
           {name: INPUTS[name] for name in ("x", "w_router", "bias")},
           out={name: EXPECTED[name] for name in ("ids", "weight")},
           provenance="document", source=SOURCE)
-    taps = dict(INPUTS, w_shared=tensor([]))
-    taps["w_shared"].shape = (0, 6, 6)
-    f.add("without-shared", "layer_forward", {"profile": "linear", **sizes, "S": 0}, taps,
-          want=("ids", "z", "o", "u", "r", "y"),
-          note="the same routed path alone; no shared expert is lawful")
     f.add("taps", "layer_forward", {"profile": "linear", **sizes}, INPUTS,
           want=("ids", "weight", "cutoff", "logit", "score", "z", "o", "u", "r", "y"))
     return [f]

@@ -57,26 +57,26 @@ def add(f, id, config, tokens, seed, want=None, change=None, **rest):
 
 def profiles() -> Family:
     f = Family("layer/profiles", "The whole layer in each profile, every stage tapped.",
-               ["L1", "L2", "L3", "L4", "L6", "R3"],
-               ["norm-missing", "norm-per-expert", "norm-after-lift", "gamma-ignored",
-                "shared-dropped", "shared-fed-z", "shared-averaged", "shared-weighted",
-                "router-fed-z", "experts-fed-x", "wrong-expert-weights",
-                "halves-swapped", "sigma-of-capped-gate"])
+               ["L1", "L2", "L3", "L4", "L6", "R3", "A1", "A2", "A3"],
+               ["original-without-norm", "order-by-batch", "order-by-call",
+                "rounding-point-undeclared", "stale-workspace", "norm-missing", "norm-per-expert",
+                "norm-after-lift", "gamma-ignored", "shared-dropped", "shared-fed-z",
+                "shared-averaged", "shared-weighted", "router-fed-z", "experts-fed-x",
+                "wrong-expert-weights", "halves-swapped", "sigma-of-capped-gate"])
     for i, name in enumerate(("paper", "release", "vanilla", "linear")):
         add(f, name, {"profile": name, **SMALL}, 3, 61 + i)
     add(f, "vanilla-relu", {"profile": "vanilla", "expert": "relu", **SMALL}, 3, 65)
     add(f, "vanilla-softmax", {"profile": "vanilla", "score": "softmax", **SMALL}, 3, 66)
     add(f, "situ-without-norm", {"norm": "none", **SMALL}, 3, 67)
-    add(f, "bf16", {"dtype": "bf16", "d": 16, "l": 8, "n": 6, "k": 2, "f": 8, "S": 1,
-                    "fs": 8}, 2, 68, bits=7)
     return f
 
 
 def shapes() -> Family:
     f = Family("layer/shapes", "Widths that shapes cannot tell apart, and odd ones.",
                ["L6", "L2", "L3", "R1", "R5"],
-               ["router-fed-z", "shared-fed-z", "experts-fed-x", "tail-dropped",
-                "lift-transposed", "down-transposed", "mean-over-d"])
+               ["latent-wider-refused", "shared-required", "router-fed-z", "shared-fed-z",
+                "experts-fed-x", "tail-dropped", "lift-transposed", "down-transposed",
+                "mean-over-d"])
     source = GITHUB + "vllm-project/vllm/pull/46077"
     add(f, "square", {"d": 4, "l": 4, "n": 4, "k": 2, "f": 4, "S": 1, "fs": 4}, 3, 71,
         source=source, note="every matrix is square, d = l = n = f")
@@ -87,6 +87,7 @@ def shapes() -> Family:
     add(f, "all-ones", {"d": 1, "l": 1, "n": 1, "k": 1, "f": 1, "S": 1, "fs": 1}, 3, 74)
     add(f, "k-is-n", {**SMALL, "k": 4}, 2, 75)
     add(f, "no-shared", {**SMALL, "S": 0, "fs": 0}, 2, 76)
+    add(f, "linear-no-shared", {"profile": "linear", **SMALL, "S": 0, "fs": 0}, 2, 82)
     add(f, "one-token", {**SMALL, "n": 9, "k": 3}, 1, 77)
     f.add("no-tokens", "layer_forward", SMALL, weights(SMALL, 0, 78),
           out={"y": empty(0, 6), "ids": empty(0, 2), "weight": empty(0, 2)}, clause=["R5"],
@@ -103,8 +104,8 @@ def shapes() -> Family:
 def shared() -> Family:
     f = Family("layer/shared-partition",
                "Two shared experts of width fs are one of width 2 fs; both cases have equal y.",
-               ["L3"], ["shared-averaged", "shared-dropped", "shared-first-only",
-                        "shared-weighted"])
+               ["L3"], ["shared-two-at-most", "shared-averaged", "shared-dropped",
+                        "shared-first-only", "shared-weighted"])
     for name, S, fs in (("two-of-four", 2, 4), ("one-of-eight", 1, 8), ("eight-of-one", 8, 1)):
         config = {"d": 8, "l": 4, "n": 4, "k": 2, "f": 4, "S": S, "fs": fs}
         add(f, name, config, 2, 83, want=("ids", "u", "hs", "y"))
@@ -115,8 +116,8 @@ def tiny() -> Family:
     f = Family("layer/tiny-aggregate",
                "Expert outputs scaled by 2^-20 make eps and every scale of u visible in y.",
                ["L2", "R3"],
-               ["eps-outside-root", "eps-on-the-sum", "eps-wrong", "eps-missing",
-                "no-renormalise", "k1-not-normalised", "norm-per-expert"])
+               ["aggregate-flushed", "eps-outside-root", "eps-on-the-sum", "eps-wrong",
+                "eps-missing", "no-renormalise", "k1-not-normalised", "norm-per-expert"])
     config = {"d": 8, "l": 4, "n": 6, "k": 2, "f": 4, "S": 1, "fs": 4}
     for scale in (-8, -12, -20):
         for name in ("paper", "release"):
@@ -128,14 +129,16 @@ def tiny() -> Family:
             kills=["k1-not-normalised" if name == "paper" else "k1-normalised"])
     add(f, "zero", config, 2, 86, change={"w_out": fill((6, 4, 4), 0.0)},
         want=("ids", "o", "u", "r", "y"), kills=["zero-over-zero"])
+    add(f, "small-x", {"d": 6, "l": 3, "n": 4, "k": 2, "f": 5, "S": 1, "fs": 3}, 2, 93,
+        x_scale=-12)
     return f
 
 
 def loads() -> Family:
     f = Family("layer/loads", "No capacity, no dropping; experts without tokens are not run.",
                ["L5", "R2", "R5"],
-               ["capacity-drops", "last-expert-dropped", "empty-expert-corrupts-next",
-                "bias-leaks-into-weights", "bias-ignored"])
+               ["tile-tail-unwritten", "capacity-drops", "last-expert-dropped",
+                "empty-expert-corrupts-next", "bias-leaks-into-weights", "bias-ignored"])
     config = {"d": 6, "l": 3, "n": 5, "k": 1, "f": 4, "S": 1, "fs": 2}
 
     def favour(n, *ids, by=2.0):
@@ -163,15 +166,13 @@ def loads() -> Family:
 def extremes() -> Family:
     f = Family("layer/extremes", "Inner values at the caps, deep and saturated routers.",
                ["L1", "L2", "R3"],
-               ["up-cap-missing", "gate-cap-missing", "hard-clamp", "betas-swapped",
-                "exp-overflow", "swiglu-for-situ", "swiglu-in-shared-only"])
+               ["layer-betas-fixed", "up-cap-missing", "gate-cap-missing", "hard-clamp",
+                "betas-swapped", "exp-overflow", "swiglu-for-situ", "swiglu-in-shared-only"])
     add(f, "large-x", {"d": 6, "l": 3, "n": 4, "k": 2, "f": 5, "S": 2, "fs": 3}, 2, 91,
         x_scale=5)
     add(f, "huge-x", {"d": 6, "l": 3, "n": 4, "k": 2, "f": 5, "S": 1, "fs": 3}, 2, 92,
         x_scale=9, want=("ids", "z", "h", "o", "u", "r", "hs", "y"),
         change={"w_router": gen((4, 6), 92, 12, 2.0**-21)})
-    add(f, "small-x", {"d": 6, "l": 3, "n": 4, "k": 2, "f": 5, "S": 1, "fs": 3}, 2, 93,
-        x_scale=-12)
     add(f, "other-betas", {**SMALL, "beta_gate": 0.5, "beta_up": 0.75}, 2, 94)
     return f
 

@@ -28,10 +28,11 @@ def by_hand() -> Family:
     f = Family("layer/by-hand",
                "Linear experts on small integers, every stage exact and worked out on paper.",
                ["L2", "L3", "L4", "R2", "R3"],
-               ["norm-missing", "norm-per-expert", "norm-after-lift", "eps-outside-root",
-                "eps-on-the-sum", "gamma-ignored", "shared-dropped", "shared-averaged",
-                "shared-fed-z", "router-fed-z", "no-renormalise", "wrong-expert-weights",
-                "last-expert-dropped", "higher-id-wins"])
+               ["layer-eps-by-profile", "runs-every-expert", "norm-always", "norm-missing",
+                "norm-per-expert", "norm-after-lift", "eps-outside-root", "eps-on-the-sum",
+                "gamma-ignored", "shared-dropped", "shared-averaged", "shared-fed-z",
+                "router-fed-z", "no-renormalise", "wrong-expert-weights", "last-expert-dropped",
+                "higher-id-wins"])
 
     def case(id, config, change, out, **rest):
         f.add(id, "layer_forward", {**SIZES, **config}, {**PLAIN, **change}, out=out, **rest)
@@ -49,7 +50,8 @@ def by_hand() -> Family:
     case("two-shared", {"norm": "none", "S": 2},
          {"w_shared": [IDENTITY4, [[0.0, 0.0, 0.0, 2.0]] + [[0.0] * 4] * 3]},
          {**common, "y": [[12.0, 6.5, 10.5, 1.0]]},
-         kills=["shared-averaged", "shared-first-only"])
+         kills=["shared-averaged", "shared-first-only"], tags=["probe"],
+         note="shared experts are added at full width, neither averaged nor weighted")
     case("third-by-bias", {"norm": "none", "k": 1}, {"bias": [0.0, 0.0, 1.0]},
          {"ids": [[2]], "weight": [[1.0]], "z": [[4.0, 1.0]], "o": [[[320.0, 320.0]]],
           "u": [[320.0, 320.0]], "y": [[321.0, 322.0, 643.0, 4.0]]},
@@ -73,7 +75,8 @@ def by_hand() -> Family:
 def poisoned() -> Family:
     f = Family("layer/poisoned-row",
                "A NaN logit poisons its row alone, or the call is refused and writes nothing.",
-               ["R4"], ["nan-poisons-other-rows", "nan-hidden", "out-of-range-ids-on-nan"])
+               ["R4"], ["cleared-by-product", "nan-dropped-from-y", "nan-poisons-other-rows",
+                        "nan-hidden", "out-of-range-ids-on-nan"])
     for name, bad, seed in (("nan", math.nan, 95), ("infinite", math.inf, 96)):
         typed = weights(SMALL, 3, seed)
         flat = {n: t.values(n) for n, t in typed.items()}
@@ -88,7 +91,7 @@ def poisoned() -> Family:
                           + values[2 * width:])
 
         f.add(name, "layer_forward", SMALL, {**typed, "x": Tensor((3, 6), data=x)},
-              either=[{"status": "SLM_ERR_NONFINITE", "field": "logit"},
+              either=[{"status": "SLM_ERR_NONFINITE", "field": "logit", "index": 4},
                       {"out": {"ids": row(good["ids"], 2, "any"),
                                "weight": row(good["weight"], 2, "any"),
                                "y": row(good["y"], 6, math.nan)}}],

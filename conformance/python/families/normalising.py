@@ -17,7 +17,7 @@ def unit(n, at, value):
 
 def values() -> Family:
     f = Family("rmsnorm/values", "r = gamma u over the root of the mean square plus eps.",
-               ["L2"], ["norm-missing", "gamma-ignored", "sum-for-mean",
+               ["L2"], ["first-1024-columns", "norm-missing", "gamma-ignored", "sum-for-mean",
                         "inverse-root-in-bf16"])
     report = GITHUB + "radixark/Megatron-LM/pull/94"
     f.add("six-eight", "rmsnorm", {"l": 2}, {"u": [[6.0, 8.0], [6000.0, 8000.0]]},
@@ -38,7 +38,7 @@ def values() -> Family:
     f.add("one-of-320", "rmsnorm", {"l": 320}, {"u": unit(320, 0, 100.0)},
           source=GITHUB + "apple/coremltools/pull/2822", kills=["eps-wrong", "sum-for-mean"])
     f.add("one-of-4096", "rmsnorm", {"l": 4096}, {"u": unit(4096, 4095, 1.0)},
-          source=GITHUB + "nntrainer/nntrainer/pull/4318", kills=["tail-dropped"])
+          source=GITHUB + "nntrainer/nntrainer/pull/4318", kills=["first-1024-columns"])
     f.add("large", "rmsnorm", {"l": 3}, {"u": [[2.0**60, -(2.0**59), 2.0**58]]},
           note="3 max u^2 stays below 2^127")
     f.add("bf16", "rmsnorm", {"l": 16, "dtype": "bf16"},
@@ -65,8 +65,8 @@ def midpoint() -> Family:
 def eps() -> Family:
     f = Family("rmsnorm/eps",
                "Where the aggregate is tiny eps decides; at unit scale nobody sees it.",
-               ["L2", "X3"], ["eps-outside-root", "eps-on-the-sum", "eps-wrong",
-                              "eps-missing"])
+               ["L2", "X3"], ["eps-at-least-1e-12", "eps-outside-root", "eps-on-the-sum",
+                              "eps-wrong", "eps-missing"])
     for name in ("paper", "release"):
         f.add(f"{name}-thousandths", "rmsnorm", {"profile": name, "l": 4},
               {"u": [[2.0**-10, -(2.0**-11), 2.0**-12, 2.0**-10], [2.0**-8] * 4,
@@ -82,13 +82,14 @@ def eps() -> Family:
           kills=["eps-outside-root", "eps-on-the-sum"])
     f.add("exact-quarter", "rmsnorm", {"l": 2, "eps": "0.75"}, {"u": [[0.5, -0.5]]},
           out={"r": [[0.5, -0.5]]}, kills=["eps-outside-root", "eps-on-the-sum"],
-          note="1/4 + 3/4 is 1")
+          note="eps inside the root, added to the mean: 1/4 + 3/4 is 1", tags=["probe"])
     return f
 
 
 def widths() -> Family:
     f = Family("rmsnorm/widths", "One element, odd widths, no tokens, a poisoned row.",
-               ["L2", "R5"], ["tail-dropped", "sum-for-mean", "nan-poisons-other-rows"])
+               ["L2", "R4", "R5"], ["poisoned-norm-zeroed", "nan-poisons-other-rows",
+                                    "tail-dropped", "sum-for-mean"])
     f.add("one", "rmsnorm", {"l": 1}, {"u": [[2.0], [-(2.0**-10)], [0.0]]})
     f.add("three", "rmsnorm", {"l": 3}, {"u": gen((4, 3), 53, 12, 2.0**-11)})
     f.add("thirty-three", "rmsnorm", {"l": 33},
@@ -98,7 +99,7 @@ def widths() -> Family:
     for name, bad in (("nan", math.nan), ("infinite", math.inf)):
         f.add(f"{name}-row", "rmsnorm", {"l": 2, "eps": 11},
               {"u": [[1.0, 7.0], [bad, 1.0], [-7.0, 1.0]]},
-              either=[{"status": "SLM_ERR_NONFINITE", "field": "u"},
+              either=[{"status": "SLM_ERR_NONFINITE", "field": "u", "index": 2},
                       {"out": {"r": [[F(1, 6), F(7, 6)], [math.nan, math.nan],
                                      [F(-7, 6), F(1, 6)]]}}],
               provenance="hand", clause=["R4"])

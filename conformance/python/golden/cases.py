@@ -159,12 +159,14 @@ class Case:
     out: dict[str, Tensor] | None = None
     status: str | None = None
     field: str | None = None
+    index: int | None = None
     either: list[dict[str, Any]] | None = None
     note: str | None = None
     source: str | None = None
     tier: str | None = None
     clause: list[str] | None = None
     kills: list[str] | None = None
+    tags: list[str] | None = None
     alias: tuple[str, str] | None = None
 
 

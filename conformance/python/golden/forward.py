@@ -42,6 +42,13 @@ def exact_dot(w: list[float], x: list[float]) -> Fraction:
     return Fraction(total, 2**298)
 
 
+def is_undefined(w: list[float], x: list[float]) -> bool:
+    """Whether sum w x is a NaN for finite x: a NaN, 0 times infinity, or two infinities."""
+    infinities = {(a > 0) == (b > 0) for a, b in zip(w, x, strict=True) if math.isinf(a)}
+    return len(infinities) > 1 or any(
+        math.isnan(a) or (math.isinf(a) and b == 0) for a, b in zip(w, x, strict=True))
+
+
 # ---- R2, R3: score, choose, weigh ----
 
 Logit = Fraction | float  # float: an infinity
@@ -156,6 +163,9 @@ def _choose_rows(cfg: Config, inp: Inputs) -> tuple[Outputs, list[list[Fraction]
     for t, x in enumerate(rows(inp["x"], cfg.d)):
         if not all(math.isfinite(v) for v in x):
             raise Refusal("SLM_ERR_NONFINITE", "logit", t * cfg.n)
+        for e, w in enumerate(rows(inp["w_router"], cfg.d)):
+            if is_undefined(w, x):
+                raise Refusal("SLM_ERR_NONFINITE", "logit", t * cfg.n + e)
         exact = [exact_dot(w, x) for w in rows(inp["w_router"], cfg.d)]
         s = scores(exact, cfg.score)
         ids, cutoff = choose([key(a, b) for a, b in zip(s, inp["bias"])], cfg.k)

@@ -170,14 +170,17 @@ def _result_lines(case: Case) -> list[str]:
         lines = [f"    status: {case.status}"]
         if case.field:
             lines.append(f"    field: {case.field}")
+        if case.index is not None:
+            lines.append(f"    index: {case.index}")
         return lines
     if case.out is not None:
         return ["    out:"] + _outcome_lines(case, case.out, 6)
     lines = ["    either:"]
     for outcome in case.either or []:
         if "status" in outcome:
-            field = f", field: {outcome['field']}" if "field" in outcome else ""
-            lines.append(f"      - {{status: {outcome['status']}{field}}}")
+            words = [f"{key}: {outcome[key]}" for key in ("status", "field", "index")
+                     if key in outcome]
+            lines.append(f"      - {{{', '.join(words)}}}")
         else:
             lines.append("      - out:")
             lines += _outcome_lines(case, outcome["out"], 10)
@@ -212,6 +215,8 @@ def case_lines(case: Case) -> list[str]:
         lines.append(f"    clause: {_list(case.clause)}")
     if case.kills:
         lines.append(f"    kills: {_list(case.kills)}")
+    if case.tags:
+        lines.append(f"    tags: {_list(case.tags)}")
     if case.config:
         lines.append(f"    config: {_config(case.config)}")
     lines.append("    in:")
