@@ -2,6 +2,7 @@
 /* conformance/cli_mutants.c - slmoe mutants, slmoe trace: proof that the suite can fail. */
 #include "cli.h"
 #include "killing.h"
+#include "trace.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -121,52 +122,75 @@ static void print_matrix(const kill_matrix *matrix, const vec_set *set, bool csv
     }
 }
 
-static bool concerns(const vec_family *family, const char *clause)
+/* Whether a case of the family names the mutant. */
+static bool is_named(const vec_family *family, const char *mutant)
 {
     for (size_t j = 0; j < family->n_cases; j++)
-        for (size_t c = 0; c < family->cases[j].n_clauses; c++)
-            if (strcmp(family->cases[j].clauses[c], clause) == 0) return true;
+        for (size_t k = 0; k < family->cases[j].n_kills; k++)
+            if (strcmp(family->cases[j].kills[k], mutant) == 0) return true;
     return false;
 }
 
-/* Clause x vectors x mutants. */
-static void print_trace(const kill_matrix *matrix, const vec_set *set, bool csv)
+/* Whether that family kills the mutant and no other does. */
+static bool kills_alone(const kill_matrix *matrix, const vec_family *family, size_t m)
 {
-    static const char *const clauses[] = {
-        "R1", "R2", "R3", "R4", "R5", "L1", "L2", "L3", "L4", "L5", "L6", "Q1", "Q2",
-        "Q3", "Q4", "Q5", "Q6", "Q7", "X1", "X2", "X3", "A1", "A2", "A3", "C1"};
+    bool killed = false;
 
-    puts(csv ? "clause,kind,name" : "| clause | families | mutants |\n|---|---|---|");
-    for (size_t c = 0; c < sizeof clauses / sizeof *clauses; c++) {
-        const char *separator = "";
-
-        if (!csv) printf("| %s | ", clauses[c]);
-        for (size_t i = 0; i < set->n_families; i++) {
-            if (!concerns(&set->families[i], clauses[c])) continue;
-            if (csv)
-                printf("%s,family,%s\n", clauses[c], set->families[i].name);
-            else
-                printf("%s%s", separator, set->families[i].name);
-            separator = ", ";
-        }
-        if (!csv) fputs(" | ", stdout);
-        separator = "";
-        for (size_t m = 0; m < matrix->n_mutants; m++) {
-            size_t first;
-
-            if (strcmp(slm_mutant_info_at(m)->clause, clauses[c]) != 0) continue;
-            if (csv)
-                printf("%s,mutant,%s\n", clauses[c], slm_mutant_info_at(m)->name);
-            else
-                printf("%s%s%s", separator, slm_mutant_info_at(m)->name,
-                       kill_count(matrix, m, &first) ? "" : " (SURVIVED)");
-            separator = ", ";
-        }
-        if (!csv) puts(" |");
+    for (size_t i = 0; i < matrix->n_cases; i++) {
+        if (!kill_at(matrix, m, i)->killed) continue;
+        if (matrix->cases[i]->family != family) return false;
+        killed = true;
     }
+    return killed;
 }
 
-typedef enum mutants_view { VIEW_LINES, VIEW_MATRIX, VIEW_TRACE } mutants_view;
+static bool names_any(const vec_family *family)
+{
+    for (size_t j = 0; j < family->n_cases; j++)
+        if (family->cases[j].n_kills) return true;
+    return false;
+}
+
+/* A family that names mutants is essential: without it one of them would live. Returns
+ * how many are not. */
+static size_t print_essential(const kill_matrix *matrix, const vec_set *set)
+{
+    size_t redundant = 0, essential = 0;
+
+    for (size_t i = 0; i < set->n_families; i++) {
+        const vec_family *family = &set->families[i];
+        const char *separator = "";
+        bool found = false;
+
+        if (!names_any(family)) continue;
+        for (size_t m = 0; m < matrix->n_mutants; m++) {
+            const char *name = slm_mutant_info_at(m)->name;
+
+            if (!is_named(family, name) || !kills_alone(matrix, family, m)) continue;
+            if (!found) printf("essential  %-26s ", family->name);
+            printf("%s%s", separator, name);
+            separator = ", ";
+            found = true;
+        }
+        if (found)
+            putchar('\n');
+        else
+            printf("REDUNDANT  %-26s all that it names die elsewhere too\n",
+                   family->name);
+        essential += found;
+        redundant += !found;
+    }
+    printf("%zu families name mutants, %zu essential, %zu redundant\n",
+           essential + redundant, essential, redundant);
+    return redundant;
+}
+
+typedef enum mutants_view {
+    VIEW_LINES,
+    VIEW_MATRIX,
+    VIEW_TRACE,
+    VIEW_ESSENTIAL
+} mutants_view;
 
 static int view_format(const cli_options *options, bool *csv)
 {
@@ -186,7 +210,7 @@ static int run_mutants(const cli_options *options, mutants_view view, bool csv)
     const vec_case **cases;
     cli_progress progress;
     char why[512];
-    size_t n, survived, broken = 0;
+    size_t n, survived, broken = 0; /* promises, families or clauses */
 
     if (!set) return EXIT_VECTORS;
     cases = select_cases(options, set, &n);
@@ -204,7 +228,8 @@ static int run_mutants(const cli_options *options, mutants_view view, bool csv)
     progress_clear(&progress);
     if (view == VIEW_LINES) print_lines(&matrix);
     if (view == VIEW_MATRIX) print_matrix(&matrix, set, csv);
-    if (view == VIEW_TRACE) print_trace(&matrix, set, csv);
+    if (view == VIEW_TRACE) broken = trace_print(&matrix, set, csv);
+    if (view == VIEW_ESSENTIAL) broken = print_essential(&matrix, set);
     if (view == VIEW_LINES && !options->only.n && !options->tier_given)
         broken = check_promises(&matrix, set);
     survived = count_survivors(&matrix);
@@ -221,9 +246,17 @@ int cli_mutants(int argc, char **argv)
     cli_options options;
     bool csv = false;
 
-    if (!cli_parse(argc, argv, "VontcpTfj", &options)) return EXIT_USAGE;
+    if (!cli_parse(argc, argv, "VontcpTfje", &options)) return EXIT_USAGE;
     if (options.formats.n && !view_format(&options, &csv)) return EXIT_USAGE;
-    return run_mutants(&options, options.formats.n ? VIEW_MATRIX : VIEW_LINES, csv);
+    if (options.essential && options.formats.n) {
+        fputs("slmoe mutants: --essential and --format do not go together\n", stderr);
+        return EXIT_USAGE;
+    }
+    return run_mutants(&options,
+                       options.essential   ? VIEW_ESSENTIAL
+                       : options.formats.n ? VIEW_MATRIX
+                                           : VIEW_LINES,
+                       csv);
 }
 
 int cli_trace(int argc, char **argv)

@@ -23,7 +23,7 @@ typedef struct kill_pool {
 static void judge_mutant(kill_pool *pool, size_t mutant)
 {
     const kill_matrix *matrix = pool->matrix;
-    slm_testee *testee = testee_open_table(slm_mutant_info_at(mutant)->table);
+    slm_testee *testee = testee_open_table(slm_mutant_info_at(mutant)->table, true);
     kill_mark *marks = matrix->marks + mutant * matrix->n_cases;
 
     for (size_t i = 0; testee && i < matrix->n_cases; i++) {
@@ -32,7 +32,8 @@ static void judge_mutant(kill_pool *pool, size_t mutant)
         runner_execute(testee, matrix->cases[i], true, pool->memo, NULL, NULL,
                        &verdict);
         marks[i].executed = verdict.state != JUDGE_SKIP;
-        marks[i].killed = verdict.state != JUDGE_SKIP && verdict.state != JUDGE_PASS;
+        marks[i].killed = verdict.state != JUDGE_SKIP && verdict.state != JUDGE_PASS &&
+                          verdict.state != JUDGE_VACUOUS;
         memcpy(marks[i].clause, verdict.clause, sizeof marks[i].clause);
         memcpy(marks[i].stage, verdict.stage, sizeof marks[i].stage);
     }
@@ -65,7 +66,7 @@ static void *work(void *argument)
 /* A suite that the right implementation fails says nothing about wrong ones. */
 static int right_passes(kill_pool *pool, char *why)
 {
-    slm_testee *testee = testee_open_table(slm_variant_info_at(0)->table);
+    slm_testee *testee = testee_open_table(slm_variant_info_at(0)->table, true);
     int ok = testee != NULL;
 
     for (size_t i = 0; ok && i < pool->matrix->n_cases; i++) {

@@ -30,7 +30,7 @@ static const slm_ops operations = {.struct_size = sizeof operations,
     {                                                                                  \
         .struct_size = sizeof(slm_backend), .abi_major = SLM_ABI_MAJOR,                \
         .abi_minor = SLM_ABI_MINOR, .name = label, .version = "1",                     \
-        .flags = SLM_DETERMINISTIC | SLM_BATCH_INVARIANT | (own_flags),                \
+        .flags = SLM_DETERMINISTIC | SLM_BATCH_INVARIANT | SLM_STRIDED | (own_flags),  \
         .levels = SLM_LEVEL_INFER | SLM_LEVEL_TRAIN | SLM_LEVEL_DIST,                  \
         .arithmetic = &(declared), .ops = &operations, .open = opener,                 \
         .close = scalar_close, .prepare = scalar_prepare,                              \

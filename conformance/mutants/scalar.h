@@ -33,6 +33,10 @@ struct slm_handle {
     float *first_bias;   /* [n] of first-bias-kept, else NULL                   */
     int has_first_bias;  /* it holds the first call's bias                      */
     int has_bad_weights; /* prepare() refused them, whatever it said           */
+    slm_op op;           /* of the call at hand, for mutants of one kernel     */
+    size_t n_tokens;     /* of the call at hand                                */
+    size_t n_calls;      /* so far, with the call at hand                      */
+    int overlooks;       /* the call at hand is to be refused, and is not      */
     const void *last_x;  /* of cached-by-pointer                                */
     const void *last_y;
 };
@@ -40,6 +44,12 @@ struct slm_handle {
 static inline int wrong(const slm_handle *handle, scalar_mutant mutant)
 {
     return handle->mutant == mutant;
+}
+
+/* A mutant of one operation's own kernel. */
+static inline int wrong_in(const slm_handle *handle, slm_op op, scalar_mutant mutant)
+{
+    return handle->mutant == mutant && handle->op == op;
 }
 
 static inline int is(const slm_handle *handle, scalar_variant variant)

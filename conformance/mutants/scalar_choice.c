@@ -18,7 +18,9 @@ void scalar_keys(const slm_handle *handle, double *key, const float *score,
         if (wrong(handle, MUTANT_bias_sign_flipped)) b = -b;
         if (wrong(handle, MUTANT_ranks_logits_not_scores) && logit) s = logit[e];
         key[e] = (double)(s + b);
-        if (wrong(handle, MUTANT_key_in_double)) key[e] = (double)s + (double)b;
+        if (wrong(handle, MUTANT_key_in_double) ||
+            wrong(handle, MUTANT_choice_in_double))
+            key[e] = (double)s + (double)b;
         if (wrong(handle, MUTANT_key_truncated))
             key[e] = (double)scalar_truncated((double)s + (double)b);
         if (wrong(handle, MUTANT_key_in_bf16)) key[e] = (double)scalar_bf16(s + b);
@@ -40,6 +42,8 @@ static size_t candidates(const slm_handle *handle)
     if (wrong(handle, MUTANT_ids_above_255_never_chosen) && n > 256) limit = 256;
     if (wrong(handle, MUTANT_ids_above_511_never_chosen) && n > 512) limit = 512;
     if (wrong(handle, MUTANT_last_expert_dropped)) limit = n - 1;
+    if (wrong_in(handle, SLM_OP_select, MUTANT_partial_warp_ignored) && n > 32)
+        limit = n - n % 32;
     if (wrong(handle, MUTANT_power_of_two_sort))
         for (limit = 1; 2 * limit <= n;) limit *= 2;
     return limit > handle->config.top_k ? limit : n;
@@ -51,6 +55,7 @@ static int comes_first(const slm_handle *handle, const double *key, const float 
 {
     if (key[e] != key[best]) return key[e] > key[best];
     if (wrong(handle, MUTANT_higher_id_wins)) return 1;
+    if (wrong(handle, MUTANT_tie_across_blocks)) return e / 128 != best / 128;
     if (wrong(handle, MUTANT_tie_by_raw_score)) return score[e] > score[best];
     if (wrong(handle, MUTANT_plus_zero_above_minus_zero))
         return signbit(key[best]) && !signbit(key[e]);

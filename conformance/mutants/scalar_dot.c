@@ -89,6 +89,10 @@ float scalar_dot(const slm_handle *handle, const float *a, const float *b, size_
 {
     n = scalar_whole(handle, n);
     if (wrong(handle, MUTANT_bf16_accumulate)) return in_bf16(a, b, n);
+    if (wrong(handle, MUTANT_order_by_batch) && handle->n_tokens > 1)
+        return reversed(a, b, n);
+    if (wrong(handle, MUTANT_order_by_call) && handle->n_calls % 2 == 0)
+        return reversed(a, b, n);
     switch (handle->variant) {
     case VARIANT_reversed:
         return reversed(a, b, n);

@@ -2,6 +2,7 @@
 /* conformance/mutants/scalar_expert.c - the chosen experts, and their sum.  L2, L5, L6 */
 #include "scalar_layer.h"
 
+#include <math.h>
 #include <string.h>
 
 void scalar_place_pairs(const slm_handle *handle, scalar_layer *at, size_t n_tokens)
@@ -153,19 +154,27 @@ void scalar_combine(const slm_handle *handle, scalar_layer *at, size_t t,
                     size_t n_tokens)
 {
     const size_t k = handle->config.top_k, l = handle->config.d_latent;
+    const int in_bf16 = wrong(handle, MUTANT_combine_in_bf16) ||
+                        (wrong(handle, MUTANT_bf16_combine_for_bf16) &&
+                         handle->config.dtype == SLM_BF16);
 
     for (size_t i = 0; i < l; i++)
-        if (!wrong(handle, MUTANT_stale_workspace)) at->u[i] = 0.0f;
+        if (wrong(handle, MUTANT_cleared_by_product) && t > 0)
+            at->u[i] *= 0.0f;
+        else if (!wrong(handle, MUTANT_stale_workspace))
+            at->u[i] = 0.0f;
     for (size_t j = 0; j < k; j++) {
         const size_t q = is(handle, VARIANT_reversed_slots) ? k - 1 - j : j;
         const float p = slot_weight(handle, at, t, q, n_tokens);
 
         for (size_t i = 0; i < l; i++) {
             at->u[i] += p * at->o[q * l + i];
-            if (wrong(handle, MUTANT_combine_in_bf16)) at->u[i] = scalar_bf16(at->u[i]);
+            if (in_bf16) at->u[i] = scalar_bf16(at->u[i]);
             at->u[i] = scalar_flush(handle, at->u[i]);
         }
     }
     if (wrong(handle, MUTANT_runs_every_expert)) add_unchosen(handle, at, t);
+    for (size_t i = 0; wrong(handle, MUTANT_aggregate_flushed) && i < l; i++)
+        if (fabsf(at->u[i]) < 0x1p-14f) at->u[i] = 0.0f;
     scalar_stage(handle, at->u, l);
 }

@@ -69,6 +69,7 @@ slm_status scalar_dense_ffn(slm_handle *handle, const slm_dense_ffn_args *args,
         finite = scalar_inner(handle, at.h, at.gate, &args->w_gate, &args->w_up, at.x,
                               at.copy, 1);
         finite &= scalar_linear(handle, at.y, &w_out, at.h, at.copy);
+        finite |= wrong(handle, MUTANT_relu_hides_nan);
         poisoned |= !finite;
         for (size_t i = 0; i < d; i++) {
             if (!finite) at.y[i] = NAN;

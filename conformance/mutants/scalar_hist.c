@@ -187,6 +187,7 @@ slm_status scalar_qb_hist_accumulate(slm_handle *handle,
     for (size_t t = 0; t < args->call.n_tokens; t++) {
         const slm_tensor score = slm_tensor_at(&args->score, t);
 
+        if (wrong(handle, MUTANT_tokens_past_256_uncounted) && t >= 256) break;
         count_token(handle, &at, &ends, &score, &args->hist);
     }
     return SLM_OK;

@@ -96,6 +96,14 @@ static slm_status route_tokens(slm_handle *handle, scalar_layer *at,
     return status;
 }
 
+/* How many shared experts run. */
+static size_t shared_limit(const slm_handle *handle)
+{
+    if (wrong(handle, MUTANT_shared_first_only)) return 1;
+    if (wrong(handle, MUTANT_shared_two_at_most)) return 2;
+    return handle->config.n_shared;
+}
+
 /* The shared path [d] from x.                                                   L3 */
 static int run_shared(const slm_handle *handle, scalar_layer *at)
 {
@@ -115,7 +123,7 @@ static int run_shared(const slm_handle *handle, scalar_layer *at)
         for (size_t i = 0; i < config->n_shared; i++) {
             const slm_tensor matrix = slm_tensor_at(&w->w_shared, i);
 
-            if (wrong(handle, MUTANT_shared_first_only) && i > 0) break;
+            if (i >= shared_limit(handle)) break;
             finite &= scalar_linear(handle, at->y, &matrix, x, at->copy);
             for (size_t j = 0; j < d; j++) at->shared[j] += at->y[j];
         }
@@ -123,8 +131,8 @@ static int run_shared(const slm_handle *handle, scalar_layer *at)
     }
     finite &= scalar_inner(handle, at->hs, at->gate, &w->w_shared_gate, &w->w_shared_up,
                            x, at->copy, 1);
-    if (wrong(handle, MUTANT_shared_first_only))
-        scalar_pad(at->hs, config->n_shared * fs, at->hs, fs);
+    if (shared_limit(handle) < config->n_shared)
+        scalar_pad(at->hs, config->n_shared * fs, at->hs, shared_limit(handle) * fs);
     return finite &
            scalar_linear(handle, at->shared, &w->w_shared_out, at->hs, at->copy);
 }
@@ -176,12 +184,15 @@ static int finish(const slm_handle *handle, scalar_layer *at, size_t t)
 }
 
 /* A poisoned row of y; how far it goes for mutants. */
-static void poison(const slm_handle *handle, scalar_layer *at)
+static void poison(const slm_handle *handle, scalar_layer *at, size_t t)
 {
+    const int drops =
+        wrong(handle, MUTANT_nan_dropped_from_y) && at->routing.poisoned[t];
+
     for (size_t i = 0; i < handle->config.d_model; i++) {
         at->y[i] = NAN;
         if (wrong(handle, MUTANT_nan_hidden)) at->y[i] = 0.0f;
-        if (wrong(handle, MUTANT_nan_dropped_from_y) && i > 0) at->y[i] = 0.0f;
+        if (drops && i > 0) at->y[i] = 0.0f;
     }
 }
 
@@ -204,9 +215,7 @@ static void write_y(const slm_handle *handle, scalar_layer *at,
     const slm_tensor row = slm_tensor_at(&args->y, swap ? 1 - t : t);
 
     if (wrong(handle, MUTANT_last_token_unwritten) && t + 1 == n_tokens) return;
-    if (wrong(handle, MUTANT_tile_tail_unwritten) && n_tokens > 8 &&
-        t >= n_tokens - n_tokens % 8)
-        return;
+    if (wrong(handle, MUTANT_tile_tail_unwritten) && n_tokens < 16 && t >= 8) return;
     if (wrong(handle, MUTANT_output_accumulated)) {
         scalar_load(at->shared, &row);
         for (size_t i = 0; i < row.shape[0]; i++) at->y[i] += at->shared[i];
@@ -244,7 +253,7 @@ static void run_token(const slm_handle *handle, scalar_layer *at,
     if (at->routing.poisoned[t]) finite = 0;
     *poisoned |= !finite;
     if (wrong(handle, MUTANT_nan_poisons_other_rows)) finite &= !*poisoned;
-    if (!finite) poison(handle, at);
+    if (!finite) poison(handle, at, t);
     write_token(handle, at, args, t);
 }
 
@@ -258,6 +267,21 @@ static int is_cached(slm_handle *handle, const slm_layer_forward_args *args)
     return same && wrong(handle, MUTANT_cached_by_pointer);
 }
 
+/* Refusals that only mutants have, of lawful sizes. */
+static slm_status refuse(const slm_handle *handle, slm_error *error)
+{
+    const slm_config *config = &handle->config;
+
+    if (wrong(handle, MUTANT_shared_required) && config->n_shared == 0)
+        return slm_fail(error, SLM_ERR_DOMAIN, "layer_forward", "n_shared", 0,
+                        "1 or more");
+    if (wrong(handle, MUTANT_latent_wider_refused) &&
+        config->d_latent > config->d_model)
+        return slm_fail(error, SLM_ERR_DOMAIN, "layer_forward", "d_latent", 0,
+                        "at most d_model");
+    return SLM_OK;
+}
+
 slm_status scalar_layer_forward(slm_handle *handle, const slm_layer_forward_args *args,
                                 slm_error *error)
 {
@@ -266,10 +290,7 @@ slm_status scalar_layer_forward(slm_handle *handle, const slm_layer_forward_args
     scalar_layer at;
     int poisoned = 0;
 
-    if (!status && handle->config.n_shared == 0 &&
-        wrong(handle, MUTANT_shared_required))
-        return slm_fail(error, SLM_ERR_DOMAIN, "layer_forward", "n_shared", 0,
-                        "1 or more");
+    if (!status) status = refuse(handle, error);
     if (status || n_tokens == 0 || is_cached(handle, args)) return status;
     lay_out(&at, args->call.workspace, &handle->config, n_tokens);
     scalar_load(at.gamma, &handle->weights.gamma);

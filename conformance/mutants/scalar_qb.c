@@ -30,6 +30,7 @@ double scalar_alpha(const slm_handle *handle, scalar_cutoff *work,
     scalar_choose(handle, work->rank, k + 1, work->key, work->score, work->taken);
     e = scalar_expert_id(handle, work->rank[place]);
     if (wrong(handle, MUTANT_cutoff_is_raw_score)) return (double)work->score[e];
+    if (wrong(handle, MUTANT_choice_in_double)) return (double)(float)work->key[e];
     return work->key[e];
 }
 
@@ -41,7 +42,9 @@ double scalar_required(const slm_handle *handle, const scalar_cutoff *work,
     if (wrong(handle, MUTANT_required_bias_from_key)) s = work->key[j];
     if (wrong(handle, MUTANT_logits_in_histogram)) s = log(s / (1.0 - s));
     if (wrong(handle, MUTANT_margin_not_required_bias)) return s - alpha;
-    if (is(handle, VARIANT_balance_in_binary32)) return (double)(float)(alpha - s);
+    if (is(handle, VARIANT_balance_in_binary32) ||
+        wrong_in(handle, SLM_OP_qb_exact, MUTANT_required_bias_in_binary32))
+        return (double)(float)(alpha - s);
     return alpha - s;
 }
 

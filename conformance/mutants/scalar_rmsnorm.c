@@ -11,6 +11,9 @@ static float chosen_eps(const slm_handle *handle)
     if (wrong(handle, MUTANT_eps_wrong)) return eps == 1e-6 ? 1e-5f : 1e-6f;
     if (wrong(handle, MUTANT_eps_floored)) return fmaxf((float)eps, 1e-4f);
     if (wrong(handle, MUTANT_eps_missing)) return 0.0f;
+    if (wrong(handle, MUTANT_eps_at_least_1e_12)) return fmaxf((float)eps, 1e-12f);
+    if (wrong_in(handle, SLM_OP_layer_forward, MUTANT_layer_eps_by_profile))
+        return handle->config.weighting == SLM_WEIGHT_RELEASE ? 1e-5f : 1e-6f;
     return (float)eps;
 }
 
@@ -58,6 +61,8 @@ static void prepare(const slm_handle *handle, float *r, const float *u,
 int scalar_normalise(const slm_handle *handle, float *r, const float *u,
                      const float *gamma, size_t width)
 {
+    const int keeps = wrong(handle, MUTANT_poisoned_norm_zeroed);
+    size_t counted = width;
     int finite = 1;
     float peak = 0.0f, scale;
 
@@ -66,10 +71,12 @@ int scalar_normalise(const slm_handle *handle, float *r, const float *u,
         peak = fmaxf(peak, fabsf(u[i]));
     }
     prepare(handle, r, u, gamma, width);
-    scale = inverse_root(handle, scalar_dot(handle, r, r, width), (float)width, peak);
+    if (wrong(handle, MUTANT_first_1024_columns) && width > 1024) counted = 1024;
+    scale =
+        inverse_root(handle, scalar_dot(handle, r, r, counted), (float)counted, peak);
     for (size_t i = 0; i < width; i++) {
         r[i] = scaled(handle, r[i] * scale, gamma ? gamma[i] : 1.0f);
-        if (!finite) r[i] = NAN;
+        if (!finite) r[i] = keeps && isfinite(u[i]) ? 0.0f : NAN;
         if (wrong(handle, MUTANT_zero_over_zero) && peak == 0.0f) r[i] = NAN;
     }
     scalar_stage(handle, r, width);

@@ -25,15 +25,20 @@ void scalar_routing_take(scalar_routing *routing, scalar_scratch *scratch,
 void scalar_logits(const slm_handle *handle, float *logit, const slm_tensor *w_router,
                    const float *x, float *copy)
 {
-    const slm_tensor w = wrong(handle, MUTANT_router_transposed)
-                             ? scalar_transposed(w_router)
-                             : *w_router;
+    const int square = w_router->shape[0] == w_router->shape[1];
+    const int transposed =
+        wrong(handle, MUTANT_router_transposed) ||
+        (square && wrong_in(handle, SLM_OP_route, MUTANT_square_router_transposed));
+    const slm_tensor w = transposed ? scalar_transposed(w_router) : *w_router;
 
     for (size_t e = 0; e < w.shape[0]; e++) {
         const slm_tensor row = slm_tensor_at(&w, e);
 
         logit[e] = scalar_dot(handle, scalar_view(copy, &row), x, w.shape[1]);
         if (wrong(handle, MUTANT_logit_in_bf16)) logit[e] = scalar_bf16(logit[e]);
+        if (wrong_in(handle, SLM_OP_route, MUTANT_bf16_logits_for_bf16) &&
+            handle->config.dtype == SLM_BF16)
+            logit[e] = scalar_bf16(logit[e]);
     }
 }
 
@@ -70,7 +75,8 @@ static void fill_scores(const slm_handle *handle, float *score, const float *log
     if (wrong(handle, MUTANT_softmax_for_sigmoid)) by_softmax = 1;
     if (wrong(handle, MUTANT_sigmoid_for_softmax)) by_softmax = 0;
     if (by_softmax) {
-        if (wrong(handle, MUTANT_exp_overflow))
+        if (wrong(handle, MUTANT_exp_overflow) ||
+            wrong(handle, MUTANT_softmax_overflows))
             overflowing_softmax(score, logit, n);
         else
             softmax(score, logit, n);
@@ -78,6 +84,10 @@ static void fill_scores(const slm_handle *handle, float *score, const float *log
         return;
     }
     for (size_t e = 0; e < n; e++) score[e] = scalar_sigmoid(handle, logit[e]);
+    for (size_t e = n - n % 4; wrong(handle, MUTANT_tail_lanes_other_sigmoid) && e < n;
+         e++)
+        score[e] = logit[e] > 0.0f ? 0.5f + 0.5f * tanhf(logit[e] / 2.0f)
+                                   : 1.0f / (1.0f + expf(-logit[e]));
 }
 
 /* Position of the first element that makes the row unusable, or n. */
@@ -169,7 +179,8 @@ slm_status scalar_choose_rows(slm_handle *handle, scalar_routing *routing,
                               slm_error *error)
 {
     const size_t n = handle->config.n_experts;
-    const int finite = op != SLM_OP_select;
+    const int finite =
+        op != SLM_OP_select || wrong(handle, MUTANT_infinite_logit_poisons);
     int poisoned = 0;
 
     if (wrong(handle, MUTANT_first_bias_kept)) keep_first_bias(handle, routing->bias);
@@ -214,9 +225,11 @@ void scalar_write_routing(const slm_handle *handle, const scalar_routing *routin
                           const slm_tensor *score)
 {
     const size_t count = slm_tensor_count(ids);
+    const int skips = wrong_in(handle, SLM_OP_route, MUTANT_poisoned_ids_unwritten);
 
     for (size_t i = 0; i < count; i++)
-        *(int32_t *)scalar_element(ids, i) = routing->ids[i];
+        if (!skips || !routing->poisoned[i / handle->config.top_k])
+            *(int32_t *)scalar_element(ids, i) = routing->ids[i];
     write_rows(weight, routing->weight);
     if (handle->config.top_k < handle->config.n_experts)
         scalar_store(cutoff, routing->cutoff);
@@ -247,9 +260,10 @@ slm_status scalar_select(slm_handle *handle, const slm_select_args *args,
     scalar_routing_take(&routing, &scratch, &handle->config, n_tokens);
     scalar_load(routing.bias, &args->bias);
     for (size_t t = 0; t < n_tokens; t++) {
-        const slm_tensor row =
-            slm_tensor_at(has_logits ? &args->logit : &args->score, t);
+        slm_tensor row = slm_tensor_at(has_logits ? &args->logit : &args->score, t);
 
+        if (wrong(handle, MUTANT_element_strides_ignored) && row.stride[0] > 0)
+            row.stride[0] = 1;
         scalar_load((has_logits ? routing.logit : routing.score) + t * n, &row);
     }
     status = scalar_choose_rows(handle, &routing, n_tokens, has_logits, SLM_OP_select,

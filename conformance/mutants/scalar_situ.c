@@ -22,7 +22,8 @@ static float gelu(float a)
 
 static float situ(const slm_handle *handle, float a, float b)
 {
-    const int fixed = wrong(handle, MUTANT_betas_fixed);
+    const int fixed = wrong_in(handle, SLM_OP_situ_glu, MUTANT_betas_fixed) ||
+                      wrong_in(handle, SLM_OP_layer_forward, MUTANT_layer_betas_fixed);
     const int swapped = wrong(handle, MUTANT_betas_swapped);
     const float beta_gate = fixed ? 4.0f : (float)handle->config.beta_gate;
     const float beta_up = fixed ? 25.0f : (float)handle->config.beta_up;
@@ -44,6 +45,13 @@ static float swiglu(const slm_handle *handle, float a, float b)
     return a * scalar_sigmoid(handle, a) * b;
 }
 
+static float relu(const slm_handle *handle, float b)
+{
+    if (wrong(handle, MUTANT_relu_missing)) return b;
+    if (wrong(handle, MUTANT_relu_hides_nan)) return fmaxf(0.0f, b);
+    return b > 0.0f || isnan(b) ? b : 0.0f;
+}
+
 float scalar_activation(const slm_handle *handle, float a, float b, int shared)
 {
     const int swap = wrong(handle, MUTANT_halves_swapped);
@@ -53,11 +61,15 @@ float scalar_activation(const slm_handle *handle, float a, float b, int shared)
 
     if (wrong(handle, MUTANT_swiglu_for_situ)) as_swiglu = 1;
     if (wrong(handle, MUTANT_swiglu_in_shared_only) && shared) as_swiglu = 1;
+    if (wrong_in(handle, SLM_OP_layer_forward, MUTANT_original_without_norm) &&
+        handle->config.norm == SLM_NORM_NONE)
+        as_swiglu = 1;
     if (wrong(handle, MUTANT_situ_for_swiglu)) as_swiglu = 0;
     if (handle->config.expert == SLM_EXPERT_RELU)
-        h = b > 0.0f || isnan(b) || wrong(handle, MUTANT_relu_missing) ? b : 0.0f;
+        h = relu(handle, b);
     else
         h = as_swiglu ? swiglu(handle, gate, up) : situ(handle, gate, up);
+    if (wrong(handle, MUTANT_flushes_undeclared) && fabsf(h) < 0x1p-126f) h = 0.0f;
     if (wrong(handle, MUTANT_flushed_too_early) && fabsf(h) < 0x1p-64f) h = 0.0f;
     if (wrong(handle, MUTANT_bound_exceeded)) h *= 1.0f + 0x1p-22f;
     return h;

@@ -24,6 +24,9 @@ static float denominator(const slm_handle *handle, const float *weight,
                          const float *score)
 {
     const size_t n = handle->config.n_experts, k = handle->config.top_k;
+    const int ratio = handle->config.weighting == SLM_WEIGHT_RATIO;
+    const int skips_eps = wrong(handle, MUTANT_release_eps_missing) &&
+                          handle->config.score == SLM_SCORE_SIGMOID;
     float sum = 0.0f;
 
     if (wrong(handle, MUTANT_normalised_over_all)) {
@@ -34,10 +37,12 @@ static float denominator(const slm_handle *handle, const float *weight,
     if (wrong(handle, MUTANT_f16_sum_clamp) && sum < 0x1p-14f) return 0x1p-14f;
     if (wrong(handle, MUTANT_paper_adds_1e_20)) return sum + 1e-20f;
     if (wrong(handle, MUTANT_paper_adds_1e_9)) return sum + 1e-9f;
+    if (wrong(handle, MUTANT_tiny_sum_clamped) && ratio && sum > 0.0f &&
+        sum < 0x1p-126f)
+        return 0x1p-126f;
+    if (wrong(handle, MUTANT_k1_clamped_sum) && k == 1) return fmaxf(sum, 0x1p-126f);
     if (wrong(handle, MUTANT_sum_of_ones_at_zero) && sum == 0.0f) return 1.0f;
-    if (handle->config.weighting == SLM_WEIGHT_RELEASE &&
-        !wrong(handle, MUTANT_release_eps_missing))
-        sum += 1e-20f;
+    if (handle->config.weighting == SLM_WEIGHT_RELEASE && !skips_eps) sum += 1e-20f;
     return sum;
 }
 
