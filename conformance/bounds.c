@@ -80,15 +80,24 @@ static int is_held(const bound_rules *rules, double value, double v)
 {
     if (value == 0) return 1;
     return isfinite(value) && fabs(value) >= rules->phi && lowest_bit(value) >= -149 &&
-           fabs(value) < 0x1p128 && (v == 0 || digits_of(value) <= -log2(v));
+           fabs(value) < 0x1p128 &&
+           (v == 0 ||
+            (digits_of(value) <= -log2(v) && lowest_bit(value) >= -125 + log2(v)));
+}
+
+double bound_least(const bound_rules *rules, double v)
+{
+    return fmax(rules->eta, v * 0x1p-126);
 }
 
 /* The stored number is at most |value| + error in magnitude; rounding it moves it by v
- * of that, by half a subnormal step, or (when flushed) by phi. */
+ * of that, by half a subnormal step, or (when flushed) by phi. Below 2^-126 the step no
+ * longer shrinks: half of it is v 2^-126, 2^-134 in bf16 and eta in binary32. */
 double bound_store(const bound_rules *rules, double value, double error, double v)
 {
     if (error == 0 && is_held(rules, value, v)) return 0;
-    return outward(error + v * (fabs(value) + error) + rules->eta + rules->phi);
+    return outward(error + v * (fabs(value) + error) + bound_least(rules, v) +
+                   rules->phi);
 }
 
 bound_interval bound_around(double value, double radius)

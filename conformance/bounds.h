@@ -38,6 +38,10 @@ double bound_roundoff(slm_dtype dtype);
 /* v of a stage that is stored in an element type: the larger of both roundings. */
 double bound_stored(const bound_rules *rules, slm_stage stage, slm_dtype dtype);
 
+/* Half of the smallest step of a store with roundoff v: eta, or v 2^-126 when that is
+ * more. */
+double bound_least(const bound_rules *rules, double v);
+
 /* A value that is `error` away from `value` (absolute) is stored with roundoff v. */
 double bound_store(const bound_rules *rules, double value, double error, double v);
 
@@ -102,9 +106,9 @@ double bound_weight_sum(size_t k);
 bound_interval bound_activation(const bound_rules *rules, const slm_config *config,
                                 bound_interval a, bound_interval b);
 
-/* Largest magnitude that a computed activation may have: the product of the betas for
- * SiTU-GLU, else INFINITY.                                                      L1 */
-double bound_activation_limit(const slm_config *config);
+/* Largest magnitude that a computed activation may have when it is stored with roundoff
+ * v: the product of the betas for SiTU-GLU, else INFINITY.                      L1 */
+double bound_activation_limit(const slm_config *config, double v);
 
 /* Error of u_i = sum over k slots of p o. gauge = sum p (|o| + error of o), error =
  * sum p (error of o). */

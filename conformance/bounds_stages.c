@@ -154,13 +154,16 @@ bound_interval bound_activation(const bound_rules *rules, const slm_config *conf
 }
 
 /* tanh and sigma are at most 1 and round to nearest is monotone, so the computed
- * product is at most RN(b1 b2). */
-double bound_activation_limit(const slm_config *config)
+ * product is at most RN(b1 b2). A store is monotone, too: it keeps a limit that it
+ * holds, a multiple of 2 v 2^e, and lifts another by v of it at most. */
+double bound_activation_limit(const slm_config *config, double v)
 {
-    const double limit = config->beta_gate * config->beta_up;
+    double limit = config->beta_gate * config->beta_up;
 
     if (config->expert != SLM_EXPERT_SITU) return INFINITY;
-    return (double)(float)limit == limit ? limit : limit * (1 + 4 * U32);
+    if ((double)(float)limit != limit) limit *= 1 + 4 * U32;
+    if (v <= U32 || fmod(limit, ldexp(2 * v, ilogb(limit))) == 0) return limit;
+    return outward(limit * (1 + v));
 }
 
 /* The errors of o, weighted; one product and k - 1 additions, each of u of what is

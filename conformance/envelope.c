@@ -51,7 +51,7 @@ static double store(noise_source *noise, double value, double v)
     double step;
 
     if (v <= 0 || value == 0 || !isfinite(value)) return value;
-    step = ldexp(2 * v, ilogb(value));
+    step = ldexp(2 * v, ilogb(value) < -126 ? -126 : ilogb(value));
     return floor(value / step + 0.5 + 0.5 * uniform(noise)) * step;
 }
 

@@ -57,19 +57,20 @@ static int is_sparse(const vec_tensor *source)
            source->count > FRAME_SPARSE && source->dtype == SLM_F32;
 }
 
-static void place(frame_buffer *buffer, frame_place where, size_t *end)
+/* `bytes` is the buffer's room, at least its bytes. */
+static void place(frame_buffer *buffer, size_t bytes, frame_place where, size_t *end)
 {
     const size_t shift = slm_dtype_size(buffer->tensor.dtype);
 
     *end += PAGE;
-    buffer->span = (buffer->bytes + shift + PAGE - 1) / PAGE * PAGE;
+    buffer->span = (bytes + shift + PAGE - 1) / PAGE * PAGE;
     buffer->span_offset = *end;
     if (!buffer->field || where == FRAME_START)
         buffer->offset = *end;
     else if (where == FRAME_SHIFTED)
         buffer->offset = *end + shift;
     else
-        buffer->offset = *end + buffer->span - buffer->bytes;
+        buffer->offset = *end + buffer->span - bytes;
     /* The workspace is aligned to 64 bytes and a multiple of that long. */
     if (!buffer->field) buffer->offset += buffer->span - buffer->bytes;
     buffer->home_offset = buffer->offset;
@@ -143,20 +144,23 @@ static int map_arena(call_frame *frame, const frame_options *options)
         buffer->bytes = rounded;
     }
     for (size_t i = 0; i < frame->n_buffers; i++)
-        place(&frame->buffers[i],
+        place(&frame->buffers[i], frame_view_bytes(frame, i),
               frame->buffers[i].output ? options->outputs : options->inputs, &end);
     frame->arena_size = end + PAGE;
-    if (frame->owns_arena) frame->arena_fd = memfd_create("slm-arena", MFD_CLOEXEC);
-    if (frame->arena_fd < 0 || ftruncate(frame->arena_fd, (off_t)frame->arena_size))
+    if (frame->arena_fd >= 0 && ftruncate(frame->arena_fd, (off_t)frame->arena_size))
         return 0;
-    frame->arena = mmap(NULL, frame->arena_size, PROT_NONE, MAP_SHARED | MAP_NORESERVE,
-                        frame->arena_fd, 0);
+    frame->arena =
+        mmap(NULL, frame->arena_size,
+             options->unguarded ? PROT_READ | PROT_WRITE : PROT_NONE,
+             MAP_NORESERVE |
+                 (frame->arena_fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED),
+             frame->arena_fd, 0);
     if (frame->arena == MAP_FAILED) return 0;
     for (size_t i = 0; i < frame->n_buffers; i++) {
         frame_buffer *buffer = &frame->buffers[i];
 
-        if (mprotect(frame->arena + buffer->span_offset, buffer->span,
-                     PROT_READ | PROT_WRITE))
+        if (!options->unguarded && mprotect(frame->arena + buffer->span_offset,
+                                            buffer->span, PROT_READ | PROT_WRITE))
             return 0;
         buffer->tensor.data = frame->arena + buffer->offset;
     }
@@ -237,7 +241,6 @@ int frame_build_as(call_frame *frame, const vec_case *test,
 
     memset(frame, 0, sizeof *frame);
     frame->arena_fd = arena_fd;
-    frame->owns_arena = arena_fd < 0;
     frame->info = slm_op_describe(test->op);
     frame->config = test->config;
     frame->args = calloc(1, frame->info->args_size);
@@ -245,6 +248,7 @@ int frame_build_as(call_frame *frame, const vec_case *test,
     frame->call = frame->args;
     *frame->call = test->call;
     frame->call->struct_size = frame->info->args_size;
+    frame->views = options->views;
     frame->weights.struct_size = sizeof frame->weights;
     for (size_t i = 0; i < frame->info->n_fields; i++)
         if (!describe(frame, test, &frame->info->fields[i], golden)) goto fail;
@@ -281,6 +285,21 @@ fail:
     return 0;
 }
 
+size_t frame_hide_taps(call_frame *frame, bool hide)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < frame->n_buffers; i++) {
+        frame_buffer *buffer = &frame->buffers[i];
+
+        if (!buffer->field || buffer->field->role != SLM_ROLE_TAP) continue;
+        buffer->absent = hide;
+        *slot(frame, buffer->field) = hide ? (slm_tensor){0} : buffer->tensor;
+        n++;
+    }
+    return n;
+}
+
 int frame_build(call_frame *frame, const vec_case *test, bool golden,
                 size_t workspace_size, int arena_fd, char *why)
 {
@@ -295,10 +314,7 @@ void frame_free(call_frame *frame)
     if (frame->arena && frame->arena != MAP_FAILED)
         munmap(frame->arena, frame->arena_size);
     /* An arena of the caller's is emptied: its pages go back, the next is all zeros. */
-    if (frame->owns_arena && frame->arena_fd >= 0)
-        close(frame->arena_fd);
-    else if (frame->arena_fd >= 0 && ftruncate(frame->arena_fd, 0))
-        abort();
+    if (frame->arena_fd >= 0 && ftruncate(frame->arena_fd, 0)) abort();
     free(frame->args);
     memset(frame, 0, sizeof *frame);
     frame->arena_fd = -1;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* conformance/frame.h - one call: a case's tensors laid out in memory for an operation.
  *
- * All buffers of a frame lie in one arena, a memfd mapped with inaccessible pages
- * around each buffer, its last byte against the guard. Another process can map the same
- * descriptor at another address: buffers are known by their offset. */
+ * All buffers of a frame lie in one arena, mapped with inaccessible pages around each
+ * buffer, its last byte against the guard. Where the arena is a memfd, another process
+ * can map it at another address: buffers are known by their offset. */
 #ifndef SLM_FRAME_H
 #define SLM_FRAME_H
 
@@ -20,6 +20,7 @@ typedef struct frame_buffer {
     uint64_t fingerprint; /* of an input, when given                        */
     bool output;          /* the callee may write                           */
     bool alias;           /* lies in another buffer's memory                */
+    bool absent;          /* the callee is not told of it (frame_hide_taps) */
 } frame_buffer;
 
 enum { FRAME_MAX_BUFFERS = 32 };
@@ -33,9 +34,9 @@ typedef struct call_frame {
     void *args;     /* info->args_size bytes */
     slm_weights weights;
     int arena_fd;
-    bool owns_arena;
     unsigned char *arena;
     size_t arena_size;
+    unsigned views; /* frame_options.views */
     size_t n_buffers;
     frame_buffer buffers[FRAME_MAX_BUFFERS];
 } call_frame;
@@ -53,6 +54,8 @@ typedef struct frame_options {
     int arena_fd;          /* an empty memfd that stays the caller's, or -1    */
     frame_place inputs;
     frame_place outputs;
+    bool unguarded; /* no guards: cheaper, for callees that we trust           */
+    unsigned views; /* 1 .. FRAME_VIEW_SETS: room for frame_spread(), which strides */
 } frame_options;
 
 /* Lay out a case. Every output that the operation has for this configuration is
@@ -71,6 +74,23 @@ void frame_free(call_frame *frame);
 /* Fill every output and the workspace with poison: NaN, or (finite) plausible numbers
  * that no golden value holds. */
 void frame_poison(call_frame *frame, bool finite);
+
+/* Make every tap absent, or present again. Returns how many there are. */
+size_t frame_hide_taps(call_frame *frame, bool hide);
+
+/* Sets of strides: in each but the last, neighbours have different ones. */
+enum { FRAME_VIEW_SETS = 5 };
+
+/* Make views with gaps of all tensors, each with its contents; what is large stays
+ * packed. Nothing but the call itself understands the frame then. Returns 0 without
+ * memory. */
+int frame_spread(call_frame *frame);
+
+/* Undo it. Returns the name of a tensor whose gaps were written to, or NULL. */
+const char *frame_gather(call_frame *frame);
+
+/* Bytes that buffer `index` needs once it is spread. */
+size_t frame_view_bytes(const call_frame *frame, size_t index);
 
 /* SHA-256 over every output, absent ones left out; out holds 65 bytes. */
 void frame_digest(const call_frame *frame, char *out);

@@ -66,8 +66,16 @@ static bool is_all_poison(const frame_buffer *buffer)
 {
     const unsigned char *data = buffer->tensor.data;
 
-    if (buffer->field->role == SLM_ROLE_INOUT || buffer->tensor.dtype == SLM_BF16)
-        return false;
+    if (buffer->field->role == SLM_ROLE_INOUT) return false;
+    if (buffer->tensor.dtype == SLM_BF16) {
+        for (size_t i = 0; i < buffer->bytes / 2; i++) {
+            uint16_t word;
+
+            memcpy(&word, data + 2 * i, 2);
+            if (word != POISON_16 && word != FINITE_16) return false;
+        }
+        return true;
+    }
     for (size_t i = 0; i < buffer->bytes / 4; i++) {
         uint32_t word;
 

@@ -21,6 +21,13 @@ static void fail(const repetition *check, judge_state state, const char *clause,
              circumstance, why);
 }
 
+/* What it printed is told with the failure. */
+static void hear(const repetition *check, const testee_reply *reply)
+{
+    snprintf(check->verdict->output, sizeof check->verdict->output, "%.1023s",
+             reply->output);
+}
+
 /* An answer under other circumstances: the same bits, or else a passing verdict. */
 static bool accept(const repetition *check, const call_frame *frame,
                    const testee_reply *reply, const char *clause,
@@ -36,6 +43,7 @@ static bool accept(const repetition *check, const call_frame *frame,
              : reply->outcome == TESTEE_TIMED_OUT ? JUDGE_TIMEOUT
                                                   : JUDGE_FAIL,
              clause, circumstance, reply->why);
+        hear(check, reply);
         return false;
     }
     if (!frame_workspace_intact(frame)) {
@@ -45,9 +53,10 @@ static bool accept(const repetition *check, const call_frame *frame,
     }
     frame_digest(frame, digest);
     if (strcmp(digest, check->digest) == 0) return true;
-    judge_case(check->test, frame, reply->status, &reply->error, &about->arithmetic,
-               strcmp(about->name, "ref") == 0, &verdict);
-    if (verdict.state == JUDGE_PASS) return true;
+    judge_answer(check->test, frame, reply->status, &reply->error, &about->arithmetic,
+                 strcmp(about->name, "ref") == 0, &verdict);
+    /* That the case can fail was shown by the first answer, taps and all. */
+    if (verdict.state == JUDGE_PASS || verdict.state == JUDGE_VACUOUS) return true;
 
     const double seconds = check->verdict->seconds;
 
@@ -56,6 +65,7 @@ static bool accept(const repetition *check, const call_frame *frame,
     fail(check, verdict.state, verdict.clause[0] ? verdict.clause : clause,
          circumstance,
          verdict.reason[0] ? verdict.reason : "another answer than the first time");
+    hear(check, reply);
     return false;
 }
 
@@ -83,6 +93,54 @@ static bool repeat(const repetition *check, const frame_options *layout, bool fi
                 "other bits than the first time, though it declares itself "
                 "deterministic: does the answer depend on what lay in an output or the "
                 "workspace?");
+            ok = false;
+        }
+    }
+    frame_free(&frame);
+    return ok;
+}
+
+/* No tap asked for: what must be written still is, and right. Not for ref, of whom
+ * every output is compared with the file. */
+static bool without_taps(const repetition *check)
+{
+    testee_reply reply;
+    call_frame frame;
+    bool ok = true;
+
+    if (strcmp(testee_describe(check->testee)->name, "ref") == 0 ||
+        !testee_frame(check->testee, check->test, NULL, &frame, reply.why))
+        return true;
+    if (frame_hide_taps(&frame, true)) {
+        testee_run(check->testee, &frame, &reply);
+        frame_hide_taps(&frame, false);
+        ok = accept(check, &frame, &reply, "X2", "without taps");
+    }
+    frame_free(&frame);
+    return ok;
+}
+
+/* Every tensor a view: gaps between rows or elements, transposed, backwards. */
+static bool as_views(const repetition *check, unsigned set)
+{
+    const frame_options layout = {.views = set};
+    char circumstance[48];
+    const char *touched;
+    testee_reply reply;
+    call_frame frame;
+    bool ok = true;
+
+    if (!testee_frame(check->testee, check->test, &layout, &frame, reply.why))
+        return true;
+    snprintf(circumstance, sizeof circumstance, "with views of strides, set %u", set);
+    if (frame_spread(&frame)) {
+        testee_run(check->testee, &frame, &reply);
+        touched = frame_gather(&frame);
+        ok = accept(check, &frame, &reply, "X2", circumstance);
+        if (ok && touched) {
+            snprintf(reply.why, sizeof reply.why, "wrote between the elements of %s",
+                     touched);
+            fail(check, JUDGE_FAIL, "X2", circumstance, reply.why);
             ok = false;
         }
     }
@@ -307,8 +365,11 @@ void hygiene_check(slm_testee *testee, const vec_case *test, const char *digest,
         !repeat(&check, &before, false, "X2", "with guards before every buffer") ||
         !repeat(&check, &inputs, false, "X2", "with inputs one element off") ||
         !repeat(&check, &outputs, false, "X2", "with outputs one element off") ||
-        !in_a_row(&check))
+        !without_taps(&check) || !in_a_row(&check))
         return;
+    for (unsigned set = 1; set <= FRAME_VIEW_SETS; set++)
+        if ((testee_describe(testee)->flags & SLM_STRIDED) && !as_views(&check, set))
+            return;
     if ((testee_describe(testee)->flags & SLM_BATCH_INVARIANT) &&
         is_row_wise(test->op) && test->call.n_tokens > 1)
         alone(&check);

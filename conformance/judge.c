@@ -5,6 +5,7 @@
  * on the backend's own values. A case with several outcomes conforms when it meets one
  * of them whole. */
 #include "judge.h"
+#include "controls.h"
 #include "trial.h"
 
 #include <math.h>
@@ -18,6 +19,21 @@ const char *judge_state_name(judge_state state)
                                                     "CRASH", "TIMEOUT", "ERROR"};
 
     return (unsigned)state < JUDGE_STATES ? names[state] : "unknown state";
+}
+
+const char *judge_control_name(judge_control control)
+{
+    static const char *const names[JUDGE_CONTROLS] = {"zeros", "constant", "rotated",
+                                                      "dropped"};
+
+    return (unsigned)control < JUDGE_CONTROLS ? names[control] : "unknown control";
+}
+
+const char *judge_null_name(judge_null null)
+{
+    static const char *const names[] = {"none", "same", "fails", "passes"};
+
+    return (unsigned)null <= JUDGE_NULL_PASSES ? names[null] : "unknown outcome";
 }
 
 static int is_output(const slm_field *field)
@@ -88,6 +104,9 @@ static void judge_refusal(judge_trial *trial, slm_status status, const slm_error
     if (outcome->field[0] && strcmp(outcome->field, error->field) != 0)
         stage_fail(trial, "X1", "the error names the field '%s', must name '%s'",
                    error->field, outcome->field);
+    else if (outcome->has_index && outcome->index != error->index)
+        stage_fail(trial, "X1", "the error names element %zu of %s, must name %zu",
+                   error->index, error->field, outcome->index);
     for (size_t i = 0; i < info->n_fields; i++) {
         const slm_field *field = &info->fields[i];
 
@@ -104,6 +123,9 @@ static void judge_wrong_refusal(judge_trial *trial, slm_status status,
     if (status == SLM_ERR_UNSUPPORTED)
         stage_fail(trial, "X1",
                    "returned SLM_ERR_UNSUPPORTED after supports() said yes");
+    else if (!error->field[0])
+        stage_fail(trial, "X1", "returned %s (%s), must succeed",
+                   slm_status_name(status), error->expected);
     else
         stage_fail(trial, "X1", "returned %s (%s[%zu]: %s), must succeed",
                    slm_status_name(status), error->field, error->index,
@@ -197,7 +219,7 @@ static void judge_by_stages(judge_trial *trial)
     }
 }
 
-/* A case that cannot fail is no evidence. */
+/* A case that cannot fail is no evidence.                                        A4 */
 static void check_vacuous(const judge_trial *trial)
 {
     judge_verdict *verdict = trial->verdict;
@@ -210,15 +232,11 @@ static void check_vacuous(const judge_trial *trial)
         if (info->fields[i].role == SLM_ROLE_OUT)
             elements +=
                 slm_tensor_count(frame_tensor(trial->frame, info->fields[i].name));
-    if (elements > 0 && checked == 0) {
-        verdict->state = JUDGE_VACUOUS;
-        snprintf(verdict->reason, sizeof verdict->reason,
-                 "no element could be judged under the declared arithmetic");
-    } else if (trial->telling > 0 && trial->mute == trial->telling) {
-        verdict->state = JUDGE_VACUOUS;
-        snprintf(verdict->reason, sizeof verdict->reason,
-                 "an answer of zeros would pass as well");
-    }
+    if (elements == 0 || checked > 0) return;
+    verdict->state = JUDGE_VACUOUS;
+    snprintf(verdict->clause, sizeof verdict->clause, "A4");
+    snprintf(verdict->reason, sizeof verdict->reason,
+             "no element could be judged under the declared arithmetic");
 }
 
 static void judge_success(judge_trial *trial, bool exact)
@@ -243,9 +261,11 @@ static void judge_success(judge_trial *trial, bool exact)
 static void try_outcome(judge_trial *trial, slm_status status, const slm_error *error,
                         bool exact)
 {
+    const vec_outcome turned = {.status = status, .field = "new_bias"};
     const char *changed = "";
 
     memset(trial->verdict, 0, sizeof *trial->verdict);
+    if (!exact && judge_tie_is_free(trial, status)) trial->outcome = &turned;
     if (!frame_inputs_intact(trial->frame, &changed))
         stage_fail(trial, "X2", "changed its input %s", changed);
     else if (trial->outcome->status != SLM_OK)
@@ -258,9 +278,9 @@ static void try_outcome(judge_trial *trial, slm_status status, const slm_error *
 
 /* The verdict of the first outcome that is met; else of the one that wants the returned
  * status, which says most; else of the first. */
-void judge_case(const vec_case *test, const call_frame *frame, slm_status status,
-                const slm_error *error, const slm_arithmetic *arithmetic, bool exact,
-                judge_verdict *verdict)
+void judge_answer(const vec_case *test, const call_frame *frame, slm_status status,
+                  const slm_error *error, const slm_arithmetic *arithmetic, bool exact,
+                  judge_verdict *verdict)
 {
     const bound_rules rules = bound_declared(arithmetic);
     int telling = 0;
@@ -279,4 +299,13 @@ void judge_case(const vec_case *test, const call_frame *frame, slm_status status
         telling |= same;
         if (one.state == JUDGE_PASS) return;
     }
+}
+
+void judge_case(const vec_case *test, const call_frame *frame, slm_status status,
+                const slm_error *error, const slm_arithmetic *arithmetic, bool exact,
+                judge_verdict *verdict)
+{
+    judge_answer(test, frame, status, error, arithmetic, exact, verdict);
+    if (verdict->state == JUDGE_PASS && status == SLM_OK)
+        controls_judge(test, frame, arithmetic, exact, verdict);
 }

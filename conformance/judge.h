@@ -31,6 +31,23 @@ typedef struct judge_stage {
 
 enum { JUDGE_MAX_STAGES = 16 };
 
+/* Null answers that are judged beside a right one; see controls.h.              A4 */
+typedef enum judge_control {
+    JUDGE_ZEROS,
+    JUDGE_CONSTANT,
+    JUDGE_ROTATED,
+    JUDGE_DROPPED,
+    JUDGE_CONTROLS
+} judge_control;
+
+/* What came of one. */
+typedef enum judge_null {
+    JUDGE_NULL_NONE,  /* it has no meaning for the case                     */
+    JUDGE_NULL_SAME,  /* it is nearly the right answer                      */
+    JUDGE_NULL_FAILS, /* as it must                                         */
+    JUDGE_NULL_PASSES /* the case is no evidence                            */
+} judge_null;
+
 typedef struct judge_verdict {
     judge_state state;
     char reason[256]; /* of a SKIP, ERROR, ...; or a FAIL in words          */
@@ -43,6 +60,11 @@ typedef struct judge_verdict {
     char got[64];    /* "0x1.9p-2 (0.390625)"                                */
     char want[96];   /* "0x1p-2 (0.25) +- 0x1p-26"                           */
     double multiple; /* of the bound; 0 when the value had to match exactly */
+    /* Of a FAIL: the mutant that answers most like it, or ""; and how many others do so
+     * as well. See nearest.h. */
+    char nearest[64];
+    size_t n_alike;
+    judge_null controls[JUDGE_CONTROLS]; /* of a PASS or VACUOUS            */
     /* Tokens by how their choice was decided.                              R2 */
     size_t forced;
     size_t free;
@@ -56,11 +78,19 @@ typedef struct judge_verdict {
  * `exact` asks for golden bits (for `-b ref`): every value must be the file's golden
  * value rounded once to the output's element type. Otherwise the file decides status, ids and
  * what inputs fix, and live ref decides each stage on the backend's own previous values
- * under the declared arithmetic. */
+ * under the declared arithmetic. An answer that passed has null answers judged beside it;
+ * they stand in the frame for a while and are gone on return. */
 void judge_case(const vec_case *test, const call_frame *frame, slm_status status,
                 const slm_error *error, const slm_arithmetic *arithmetic, bool exact,
                 judge_verdict *verdict);
 
+/* The same without null answers. */
+void judge_answer(const vec_case *test, const call_frame *frame, slm_status status,
+                  const slm_error *error, const slm_arithmetic *arithmetic, bool exact,
+                  judge_verdict *verdict);
+
 const char *judge_state_name(judge_state state);
+const char *judge_control_name(judge_control control);
+const char *judge_null_name(judge_null null);
 
 #endif

@@ -97,9 +97,9 @@ void stage_inner(const judge_trial *trial, arb_ptr want, double *bound,
 }
 
 void stage_settle_activation(judge_trial *trial, stage_known *known, size_t t, size_t i,
-                             const arb_t want, double bound, int by_file)
+                             const arb_t want, double bound, double v, int by_file)
 {
-    const double limit = bound_activation_limit(&trial->frame->config);
+    const double limit = bound_activation_limit(&trial->frame->config, v);
     const size_t index = t * known->width + i;
     char say_got[COMPARE_TEXT], say_want[COMPARE_WANT];
 
@@ -136,7 +136,7 @@ void judge_situ_glu(judge_trial *trial)
         arb_set_d(a, gate);
         arb_set_d(b, up);
         stage_activation(trial, want, &bound, a, 0, b, 0, v);
-        stage_settle_activation(trial, &h, t, i % f, want, bound, 1);
+        stage_settle_activation(trial, &h, t, i % f, want, bound, v, 1);
     }
     stage_forget(&h);
     arb_clear(want);
@@ -166,7 +166,7 @@ static void judge_dense_h(judge_trial *trial, stage_known *h, const double *x, s
     stage_open(trial, "h");
     stage_inner(trial, want, bound, gate->rank ? gate : NULL, up, x, NULL, v);
     for (size_t i = 0; i < h->width; i++)
-        stage_settle_activation(trial, h, t, i, want + i, bound[i], 0);
+        stage_settle_activation(trial, h, t, i, want + i, bound[i], v, 0);
     stage_release(bound);
     _arb_vec_clear(want, (slong)h->width);
 }
@@ -244,14 +244,22 @@ static void norms_of(const double *u, const double *du, size_t width, double eps
     *rho = sqrt(squares / (double)width + eps);
 }
 
+/* Roundoff of r: cast, then multiplied by gamma in the narrow type, it is rounded twice,
+ * (1 + v)^2 - 1. A power of two only shifts what the first rounding left, so the second
+ * is exact and v is all.                                                          L2 */
+static double stored_gain(double gain, double v)
+{
+    int exponent;
+
+    return v > 0x1p-24 && frexp(gain, &exponent) != 0.5 ? 2 * v + v * v : v;
+}
+
 void stage_rmsnorm(const judge_trial *trial, arb_ptr want, double *bound,
                    const double *u, const double *du, const double *gamma, size_t width,
                    double v)
 {
     const bound_rules *rules = &trial->rules;
     const double eps = trial->frame->config.eps;
-    /* cast, then multiply by gamma in the narrow type: two roundings */
-    const double stored = v > 0x1p-24 ? 2 * v + v * v : v;
     arb_ptr gains = NULL;
     size_t terms = 0;
     double e2, rho, rel, rest;
@@ -282,11 +290,11 @@ void stage_rmsnorm(const judge_trial *trial, arb_ptr want, double *bound,
         const double spread =
             du ? gain * bound_rmsnorm_spread(u[i], du[i], e2, rho, eps, width) : 0;
         const double flushed =
-            gain * (rules->eta + rules->phi + rules->phi / sqrt(eps));
+            gain * (bound_least(rules, v) + rules->phi + rules->phi / sqrt(eps));
         double error = rest + spread + flushed;
 
         if (middle != 0 || spread > 0) error += rel * (fabs(middle) + spread);
-        bound[i] = bound_store(rules, middle, error, stored);
+        bound[i] = bound_store(rules, middle, error, stored_gain(gain, v));
         if (!isfinite(gain)) arb_indeterminate(want + i);
     }
     if (gains) _arb_vec_clear(gains, (slong)width);

@@ -74,7 +74,7 @@ static void settle_inner(layer_work *layer, int stage, size_t offset,
     stage_inner(layer->trial, want, bound, gate, up, x, dx, v);
     for (size_t i = 0; i < rows; i++)
         stage_settle_activation(layer->trial, &layer->known[stage], t, offset + i,
-                                want + i, bound[i], 0);
+                                want + i, bound[i], v, 0);
     stage_release(bound);
     _arb_vec_clear(want, (slong)rows);
 }
@@ -228,7 +228,7 @@ static void run_y(layer_work *layer, size_t t)
                              fabs(stage_middle(shared + i, &rest));
         double error = bound_dot_error(&dots[i], rules);
 
-        error += addends * (parts + error);
+        error += addends * (parts + error + 0x1p-125); /* half a step of each */
         arb_add(routed + i, routed + i, shared + i, SLM_REF_JUDGE);
         stage_real(layer->trial, t * d + i, routed + i,
                    bound_store(rules, stage_middle(routed + i, &rest), error, v), 0);

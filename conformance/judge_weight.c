@@ -57,6 +57,7 @@ static int is_release(const routing *r)
 static int read_scores(const routing *r, weighing *w, const slm_tensor *score, size_t t)
 {
     reading *one = &w->readings[OF_SCORES];
+    const double added = is_release(r) && r->k > 1 ? 1e-20 : 0;
     double sum = 0, least = 1, rest;
 
     one->holds = 1;
@@ -76,7 +77,7 @@ static int read_scores(const routing *r, weighing *w, const slm_tensor *score, s
 
         one->bound[q] = bound_weight(&r->trial->rules, p, r->k, is_release(r));
         if (r->trial->rules.phi > 0 && sum > 0)
-            one->bound[q] += (double)r->k * r->trial->rules.phi / sum;
+            one->bound[q] += (double)r->k * r->trial->rules.phi / (sum + added);
     }
     return r->given || (least >= 0x1p-126 && sum >= 0x1p-100);
 }

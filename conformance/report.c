@@ -5,22 +5,41 @@
 #include <errno.h>
 #include <string.h>
 
+report_class report_classify(judge_state state)
+{
+    switch (state) {
+    case JUDGE_PASS:
+        return REPORT_PASSED;
+    case JUDGE_SKIP:
+    case JUDGE_XFAIL:
+        return REPORT_SKIPPED;
+    default:
+        return REPORT_FAILED;
+    }
+}
+
+static size_t count_class(const report_counts *counts, report_class wanted)
+{
+    size_t n = 0;
+
+    for (int i = 0; i < JUDGE_STATES; i++)
+        if (report_classify((judge_state)i) == wanted) n += counts->state[i];
+    return n;
+}
+
 size_t report_passed(const report_counts *counts)
 {
-    return counts->state[JUDGE_PASS];
+    return count_class(counts, REPORT_PASSED);
 }
 
 size_t report_failed(const report_counts *counts)
 {
-    const size_t *state = counts->state;
-
-    return state[JUDGE_FAIL] + state[JUDGE_XPASS] + state[JUDGE_CRASH] +
-           state[JUDGE_TIMEOUT] + state[JUDGE_ERROR] + state[JUDGE_VACUOUS];
+    return count_class(counts, REPORT_FAILED);
 }
 
 size_t report_skipped(const report_counts *counts)
 {
-    return counts->state[JUDGE_SKIP] + counts->state[JUDGE_XFAIL];
+    return count_class(counts, REPORT_SKIPPED);
 }
 
 void report_again(const report_run *run, const vec_case *test, char out[REPORT_COMMAND])

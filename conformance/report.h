@@ -6,6 +6,7 @@
 #include <stdio.h>
 
 #include "judge.h"
+#include "machine.h"
 #include "testee.h"
 
 typedef struct report_counts {
@@ -18,6 +19,10 @@ size_t report_passed(const report_counts *counts);
 size_t report_failed(const report_counts *counts);
 size_t report_skipped(const report_counts *counts);
 
+/* Which of the three a state counts as. */
+typedef enum report_class { REPORT_PASSED, REPORT_FAILED, REPORT_SKIPPED } report_class;
+report_class report_classify(judge_state state);
+
 typedef struct report_run {
     const char *backend; /* as named by the user                            */
     const testee_about *about;
@@ -25,6 +30,10 @@ typedef struct report_run {
     const char *tier;
     const char *repeat; /* options that repeat the selection of vectors, "" */
     bool verbose;
+    const char *selection;  /* filters of the cases; "" or NULL: all        */
+    const char *harness;    /* version of slmoe and of the specification;   */
+    const char *spec;       /*   NULL when unknown                          */
+    const machine *machine; /* NULL when unknown                            */
 } report_run;
 
 typedef struct report_writer report_writer;
@@ -45,7 +54,8 @@ struct report_writer {
     bool broken;   /* something could not be written                        */
     bool started;  /* the head is written                                   */
     size_t number; /* results so far                                        */
-    FILE *body;    /* of the backend at hand, into `kept`                   */
+    const vec_family *family; /* of the last result                         */
+    FILE *body; /* of the backend at hand, into `kept`                   */
     char *kept;
     size_t kept_size;
 };

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* conformance/report_human.c - results for people. */
 #include "report.h"
+#include "nearest.h"
 
 #include <math.h>
 #include <string.h>
@@ -24,6 +25,16 @@ static void print_output(FILE *out, const char *text)
     }
 }
 
+static void print_nearest(FILE *out, const judge_verdict *verdict)
+{
+    if (!verdict->nearest[0]) return;
+    fprintf(out, "      looks like: %s (%s)", verdict->nearest,
+            nearest_sentence(verdict->nearest));
+    if (verdict->n_alike)
+        fprintf(out, "; no farther: %zu more of `slmoe mutants`", verdict->n_alike);
+    fputc('\n', out);
+}
+
 static void print_failure(FILE *out, const report_run *run, const vec_case *test,
                           const judge_verdict *verdict)
 {
@@ -44,6 +55,7 @@ static void print_failure(FILE *out, const report_run *run, const vec_case *test
         fputc('\n', out);
     }
     if (verdict->reason[0]) fprintf(out, "      %s\n", verdict->reason);
+    print_nearest(out, verdict);
     print_output(out, verdict->output);
     report_again(run, test, again);
     fprintf(out, "      again: %s\n", again);
@@ -59,6 +71,19 @@ static void print_stages(FILE *out, const judge_verdict *verdict)
                 verdict->free, verdict->tie);
 }
 
+/* "controls: zeros fails, rotated same": those with a meaning for the case. */
+static void print_controls(FILE *out, const judge_verdict *verdict)
+{
+    const char *separator = "  controls: ";
+
+    for (int i = 0; i < JUDGE_CONTROLS; i++) {
+        if (verdict->controls[i] == JUDGE_NULL_NONE) continue;
+        fprintf(out, "%s%s %s", separator, judge_control_name((judge_control)i),
+                judge_null_name(verdict->controls[i]));
+        separator = ", ";
+    }
+}
+
 static void result(report_writer *report, const report_run *run, const vec_case *test,
                    const judge_verdict *verdict)
 {
@@ -67,6 +92,7 @@ static void result(report_writer *report, const report_run *run, const vec_case 
         if (!run->verbose) return;
         fprintf(report->out, "PASS    %s  %s", run->backend, test->id);
         print_stages(report->out, verdict);
+        print_controls(report->out, verdict);
         fputc('\n', report->out);
         print_output(report->out, verdict->output);
         return;

@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* conformance/report_jsonl.c - results as JSON lines: run, result ..., end, total. */
+/* conformance/report_jsonl.c - results as JSON lines: run, result ..., end, total.
+ *
+ * run_file.c reads them back. A line holds what its case needs and nothing that is zero
+ * or empty; what a family is about stands in its first result. */
+#include "declared.h"
 #include "report.h"
 
 #include <jansson.h>
@@ -18,13 +22,79 @@ static json_t *number(double value)
     return isfinite(value) ? json_real(value) : json_string("inf");
 }
 
+/* Sets a member unless the text is NULL or empty. */
+static void set_text(json_t *object, const char *key, const char *text)
+{
+    if (text && text[0]) json_object_set_new(object, key, json_string(text));
+}
+
+static void set_positive(json_t *object, const char *key, double value)
+{
+    if (value > 0) json_object_set_new(object, key, json_real(value));
+}
+
+/* Without the members that are zero.                                              A1 */
+static json_t *arithmetic(const slm_arithmetic *declared)
+{
+    json_t *object = json_object(), *store = json_object();
+
+    set_positive(object, "accumulator", declared->accumulator);
+    set_positive(object, "input", declared->input);
+    for (int i = 0; i < SLM_STAGE_COUNT; i++)
+        set_positive(store, declared_stage((slm_stage)i), declared->store[i]);
+    if (json_object_size(store)) json_object_set(object, "store", store);
+    json_decref(store);
+    set_positive(object, "sigmoid_ulp", declared->sigmoid_ulp);
+    set_positive(object, "tanh_ulp", declared->tanh_ulp);
+    set_positive(object, "tanh_abs", declared->tanh_abs);
+    set_positive(object, "rsqrt_ulp", declared->rsqrt_ulp);
+    set_positive(object, "balance", declared->balance);
+    if (declared->flushes_subnormals)
+        json_object_set_new(object, "flushes_subnormals", json_true());
+    return object;
+}
+
+static json_t *levels(uint32_t mask)
+{
+    static const struct {
+        uint32_t level;
+        const char *name;
+    } known[] = {{SLM_LEVEL_INFER, "infer"},
+                 {SLM_LEVEL_TRAIN, "train"},
+                 {SLM_LEVEL_DIST, "dist"}};
+    json_t *array = json_array();
+
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (mask & known[i].level)
+            json_array_append_new(array, json_string(known[i].name));
+    return array;
+}
+
 static void begin(report_writer *report, const report_run *run)
 {
-    put(report, json_pack("{s:s, s:s, s:s, s:s, s:[i,i], s:s, s:s}", "kind", "run",
-                          "backend", run->backend, "name", run->about->name, "version",
-                          run->about->version, "abi", (int)run->about->abi_major,
-                          (int)run->about->abi_minor, "tier", run->tier, "vectors",
-                          run->vectors->sha256));
+    const testee_about *about = run->about;
+    json_t *line =
+        json_pack("{s:s, s:s, s:s, s:s, s:s, s:[i,i], s:o, s:b, s:o, s:s, s:s}", "kind",
+                  "run", "format", "slm-run/1", "backend", run->backend, "name",
+                  about->name, "version", about->version, "abi", (int)about->abi_major,
+                  (int)about->abi_minor, "levels", levels(about->levels), "certifiable",
+                  (int)about->certifiable, "arithmetic", arithmetic(&about->arithmetic),
+                  "tier", run->tier, "vectors", run->vectors->sha256);
+
+    set_text(line, "url", about->url);
+    set_text(line, "note", about->note);
+    set_text(line, "selection", run->selection);
+    set_text(line, "slmoe", run->harness);
+    set_text(line, "spec", run->spec);
+    if (run->machine) {
+        set_text(line, "date", run->machine->date);
+        set_text(line, "system", run->machine->system);
+        set_text(line, "cpu", run->machine->cpu);
+        if (run->machine->cores > 0)
+            json_object_set_new(line, "cores", json_integer(run->machine->cores));
+    }
+    report->family = NULL;
+    put(report, line);
 }
 
 static json_t *strings(char *const *items, size_t n)
@@ -50,34 +120,60 @@ static json_t *stages(const judge_verdict *verdict)
     return array;
 }
 
+/* Null answers that have a meaning for the case; NULL when none has. */
+static json_t *controls(const judge_verdict *verdict)
+{
+    json_t *object = NULL;
+
+    for (int i = 0; i < JUDGE_CONTROLS; i++) {
+        if (verdict->controls[i] == JUDGE_NULL_NONE) continue;
+        if (!object) object = json_object();
+        json_object_set_new(object, judge_control_name((judge_control)i),
+                            json_string(judge_null_name(verdict->controls[i])));
+    }
+    return object;
+}
+
 static void result(report_writer *report, const report_run *run, const vec_case *test,
                    const judge_verdict *verdict)
 {
     json_t *line = json_pack(
-        "{s:s, s:s, s:s, s:s, s:o, s:s, s:s, s:o, s:f, s:f}", "kind", "result",
+        "{s:s, s:s, s:s, s:s, s:o, s:s, s:s, s:s, s:o, s:f, s:f}", "kind", "result",
         "backend", run->backend, "case", test->id, "state",
         judge_state_name(verdict->state), "clauses",
         strings(test->clauses, test->n_clauses), "op", slm_op_describe(test->op)->name,
-        "provenance", vec_provenance_name(test->provenance), "stages", stages(verdict),
-        "seconds", verdict->seconds, "judge_seconds", verdict->judge_seconds);
+        "provenance", vec_provenance_name(test->provenance), "tier",
+        vec_tier_name(test->tier), "stages", stages(verdict), "seconds",
+        verdict->seconds, "judge_seconds", verdict->judge_seconds);
+    json_t *nulls = controls(verdict);
 
+    set_text(line, "note", test->note);
+    if (test->family != report->family) set_text(line, "about", test->family->about);
+    report->family = test->family;
     if (verdict->forced + verdict->free + verdict->tie)
         json_object_set_new(
             line, "tokens",
             json_pack("{s:I, s:I, s:I}", "forced", (json_int_t)verdict->forced, "free",
                       (json_int_t)verdict->free, "tie", (json_int_t)verdict->tie));
-    if (verdict->reason[0])
-        json_object_set_new(line, "reason", json_string(verdict->reason));
-    if (verdict->clause[0])
-        json_object_set_new(line, "clause", json_string(verdict->clause));
+    set_text(line, "reason", verdict->reason);
+    set_text(line, "clause", verdict->clause);
     if (verdict->place[0])
         json_object_set_new(line, "finding",
                             json_pack("{s:s, s:s, s:s, s:s, s:o}", "stage",
                                       verdict->stage, "place", verdict->place, "got",
                                       verdict->got, "want", verdict->want, "multiple",
                                       number(verdict->multiple)));
-    if (verdict->output[0])
-        json_object_set_new(line, "output", json_string(verdict->output));
+    set_text(line, "nearest", verdict->nearest);
+    if (verdict->n_alike)
+        json_object_set_new(line, "alike", json_integer((json_int_t)verdict->n_alike));
+    if (nulls) json_object_set_new(line, "controls", nulls);
+    set_text(line, "output", verdict->output);
+    if (report_classify(verdict->state) == REPORT_FAILED) {
+        char again[REPORT_COMMAND];
+
+        report_again(run, test, again);
+        set_text(line, "again", again);
+    }
     put(report, line);
 }
 

@@ -81,6 +81,10 @@ static void put_outcome(FILE *out, const report_run *run, const vec_case *test,
         fputs(" want ", out);
         put_text(out, verdict->want);
     }
+    if (verdict->nearest[0]) {
+        fputs("; looks like ", out);
+        put_text(out, verdict->nearest);
+    }
     fprintf(out, "</%s>\n      <system-out>", element);
     report_again(run, test, again);
     put_text(out, again);

@@ -56,6 +56,7 @@ static void put_diagnosis(FILE *out, const report_run *run, const vec_case *test
         put_quoted(out, "want", verdict->want);
     }
     if (verdict->reason[0]) put_quoted(out, "reason", verdict->reason);
+    if (verdict->nearest[0]) put_quoted(out, "nearest", verdict->nearest);
     report_again(run, test, again);
     put_quoted(out, "again", again);
     if (verdict->output[0]) put_quoted(out, "printed", verdict->output);

@@ -2,8 +2,11 @@
 /* conformance/runner.c - cases through one backend, in several processes at once. */
 #include "runner.h"
 #include "hygiene.h"
+#include "nearest.h"
+#include "undeclared.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -29,11 +32,23 @@ static bool is_ref(const slm_testee *testee)
     return strcmp(testee_describe(testee)->name, "ref") == 0;
 }
 
+/* Failures of a run that still get a hint at a known fault; NULL: none does. */
+typedef atomic_int hint_purse;
+
+enum { HINTS = 10 };
+
+static bool may_hint(hint_purse *hints, const vec_case *test,
+                     const judge_verdict *verdict)
+{
+    return hints && verdict->state == JUDGE_FAIL && test->tier <= VEC_QUICK &&
+           atomic_fetch_sub(hints, 1) > 0;
+}
+
 /* The call and its verdict. Returns true when the answer was right and `digest` holds
  * its bits. */
 static bool judge_once(slm_testee *testee, const vec_case *test, judge_memo *memo,
-                       runner_progress progress, void *user, judge_verdict *verdict,
-                       char *digest)
+                       runner_progress progress, void *user, hint_purse *hints,
+                       judge_verdict *verdict, char *digest)
 {
     testee_reply reply;
     call_frame frame;
@@ -65,15 +80,20 @@ static bool judge_once(slm_testee *testee, const vec_case *test, judge_memo *mem
     }
     verdict->seconds = reply.seconds;
     verdict->judge_seconds = now() - start;
+    if (reply.outcome == TESTEE_RETURNED && may_hint(hints, test, verdict)) {
+        undeclared_find(test, &frame, &testee_describe(testee)->arithmetic, verdict);
+        if (!verdict->reason[0])
+            nearest_find(test, &frame, reply.status, &reply.error, verdict);
+    }
     snprintf(verdict->output, sizeof verdict->output, "%.1023s", reply.output);
     frame_digest(&frame, digest);
     frame_free(&frame);
     return verdict->state == JUDGE_PASS && reply.status == SLM_OK;
 }
 
-void runner_execute(slm_testee *testee, const vec_case *test, bool hygiene,
+static void execute(slm_testee *testee, const vec_case *test, bool hygiene,
                     judge_memo *memo, runner_progress progress, void *user,
-                    judge_verdict *verdict)
+                    hint_purse *hints, judge_verdict *verdict)
 {
     char reason[256] = "", digest[65];
 
@@ -87,9 +107,18 @@ void runner_execute(slm_testee *testee, const vec_case *test, bool hygiene,
         settle(verdict, JUDGE_SKIP, reason);
         return;
     }
-    if (judge_once(testee, test, memo, progress, user, verdict, digest) && hygiene &&
-        test->tier <= VEC_QUICK)
+    if (judge_once(testee, test, memo, progress, user, hints, verdict, digest) &&
+        hygiene && test->tier <= VEC_QUICK) {
         hygiene_check(testee, test, digest, verdict);
+        if (may_hint(hints, test, verdict)) nearest_by_conduct(test, verdict);
+    }
+}
+
+void runner_execute(slm_testee *testee, const vec_case *test, bool hygiene,
+                    judge_memo *memo, runner_progress progress, void *user,
+                    judge_verdict *verdict)
+{
+    execute(testee, test, hygiene, memo, progress, user, NULL, verdict);
 }
 
 typedef struct job {
@@ -103,6 +132,7 @@ typedef struct job_pool {
     size_t n;
     size_t next;
     bool hygiene;
+    hint_purse hints;
     pthread_mutex_t lock;
     pthread_cond_t finished;
 } job_pool;
@@ -126,8 +156,8 @@ static void *work(void *argument)
         mine = pool->next++;
         pthread_mutex_unlock(&pool->lock);
         if (mine >= pool->n) return NULL;
-        runner_execute(worker->testee, pool->cases[mine], pool->hygiene, NULL, NULL,
-                       NULL, &pool->jobs[mine].verdict);
+        execute(worker->testee, pool->cases[mine], pool->hygiene, NULL, NULL, NULL,
+                &pool->hints, &pool->jobs[mine].verdict);
         pthread_mutex_lock(&pool->lock);
         pool->jobs[mine].done = true;
         pthread_cond_broadcast(&pool->finished);
@@ -135,14 +165,29 @@ static void *work(void *argument)
     }
 }
 
-static void collect(job_pool *pool, runner_visit visit, void *user)
+/* Without more cases the workers end after the one that they are at. */
+static void take_back(job_pool *pool)
 {
-    for (size_t i = 0; i < pool->n; i++) {
+    pthread_mutex_lock(&pool->lock);
+    pool->next = pool->n;
+    pthread_mutex_unlock(&pool->lock);
+}
+
+static bool stopped(const runner_options *options)
+{
+    return options->stop && *options->stop;
+}
+
+static void collect(job_pool *pool, const runner_options *options, runner_visit visit,
+                    void *user)
+{
+    for (size_t i = 0; i < pool->n && !stopped(options); i++) {
         pthread_mutex_lock(&pool->lock);
         while (!pool->jobs[i].done) pthread_cond_wait(&pool->finished, &pool->lock);
         pthread_mutex_unlock(&pool->lock);
         visit(user, pool->cases[i], &pool->jobs[i].verdict);
     }
+    take_back(pool);
 }
 
 enum { MAX_WORKERS = 64 };
@@ -178,6 +223,7 @@ static int run_parallel(const char *backend, slm_testee *first,
                      .jobs = calloc(n ? n : 1, sizeof(job)),
                      .n = n,
                      .hygiene = options->hygiene,
+                     .hints = HINTS,
                      .lock = PTHREAD_MUTEX_INITIALIZER,
                      .finished = PTHREAD_COND_INITIALIZER};
     size_t started = 0;
@@ -187,7 +233,7 @@ static int run_parallel(const char *backend, slm_testee *first,
         return 0;
     }
     started = start(&pool, backend, first, options, workers, why);
-    if (started) collect(&pool, visit, user);
+    if (started) collect(&pool, options, visit, user);
     for (size_t i = 0; i < started; i++) {
         pthread_join(workers[i].thread, NULL);
         if (i) testee_close(workers[i].testee);
@@ -200,13 +246,15 @@ int runner_run(const char *backend, slm_testee *first, const vec_case *const *ca
                size_t n, const runner_options *options, runner_visit visit,
                runner_progress progress, void *user, char *why)
 {
+    hint_purse hints = HINTS;
+
     if (options->jobs > 1)
         return run_parallel(backend, first, cases, n, options, visit, user, why);
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < n && !stopped(options); i++) {
         judge_verdict verdict;
 
-        runner_execute(first, cases[i], options->hygiene, NULL, progress, user,
-                       &verdict);
+        execute(first, cases[i], options->hygiene, NULL, progress, user, &hints,
+                &verdict);
         visit(user, cases[i], &verdict);
     }
     return 1;

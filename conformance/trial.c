@@ -142,21 +142,6 @@ void stage_integer(judge_trial *trial, size_t index, int64_t want)
     stage_record_exact(trial, index, got == want, say_got, say_want);
 }
 
-/* Count what an answer of zeros would have met, so that a case that cannot fail shows.
- * Real numbers near the smallest binary32 tell nothing. */
-static void weigh_zero(judge_trial *trial, const arb_t want, double bound)
-{
-    double radius;
-    const double middle = fabs(stage_middle(want, &radius));
-    const char *name = trial->stage->name;
-
-    if (strcmp(name, "y") != 0 && strcmp(name, "h") != 0 && strcmp(name, "r") != 0)
-        return;
-    if (middle < 0x1p-100) return;
-    trial->telling++;
-    if (middle <= bound) trial->mute++;
-}
-
 /* |got - want| over the bound; a bound of 0 leaves no room. */
 static double multiple_of(double got, const arb_t want, double bound, slm_dtype dtype)
 {
@@ -192,7 +177,6 @@ void stage_real(judge_trial *trial, size_t index, const arb_t want, double bound
         }
     }
     if (arb_is_finite(wanted) && bound < (double)INFINITY) {
-        weigh_zero(trial, wanted, bound);
         multiple = multiple_of(got, wanted, bound, tensor->dtype);
         if (!(multiple <= 1)) {
             compare_say(say_got, got);

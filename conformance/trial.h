@@ -30,11 +30,6 @@ typedef struct judge_trial {
     const slm_tensor *tensor;
     const vec_tensor *golden;  /* the file's values, or NULL                */
     const judge_stage *guilty; /* stage of the verdict's place, or NULL     */
-
-    /* Elements of mandatory real outputs, and of these the ones where a zero would have
-     * passed although the real number is not nearly zero. */
-    size_t telling;
-    size_t mute;
 } judge_trial;
 
 /* Memory for n elements of a size, zeroed; never NULL (FLINT ends the process when
@@ -125,9 +120,9 @@ void stage_activation(const judge_trial *trial, arb_t want, double *bound,
                       const arb_t a, double da, const arb_t b, double db, double v);
 
 /* Element i of token t of an activation: within its bound, and never beyond the limit
- * of the caps.                                                                    L1 */
+ * of the caps, stored with roundoff v.                                            L1 */
 void stage_settle_activation(judge_trial *trial, stage_known *known, size_t t, size_t i,
-                             const arb_t want, double bound, int by_file);
+                             const arb_t want, double bound, double v, int by_file);
 
 /* r of u (radii du, NULL: exact): want[i] and bound[i], storage included. gamma NULL
  * means ones. Outside the domain, where squares overflow binary32, bounds are infinite.
@@ -150,6 +145,10 @@ void judge_rmsnorm(judge_trial *trial);
 
 /* Balancing, permute and load_metrics: against live ref's own outputs. */
 void judge_counts(judge_trial *trial);
+
+/* 1 when rounding under the declared arithmetic may have turned the wanted outcome of a
+ * strict balancing, OK or TIE, into the other, which is `status`.                 Q2 */
+int judge_tie_is_free(const judge_trial *trial, slm_status status);
 void judge_hist_accumulate(judge_trial *trial);
 
 #endif

@@ -52,7 +52,8 @@ typedef struct slm_arithmetic {
 enum {
     SLM_CHECKS_ARGUMENTS = 1, /* wants cases that break SHAPE, ALIAS, DOMAIN         */
     SLM_DETERMINISTIC = 2,    /* same call, same bits                                */
-    SLM_BATCH_INVARIANT = 4   /* a token's bits do not depend on its batch           */
+    SLM_BATCH_INVARIANT = 4,  /* a token's bits do not depend on its batch           */
+    SLM_STRIDED = 8           /* takes views of any stride (X2); else packed ones    */
 };
 
 /* State of one configuration. One handle belongs to one thread at a time; two handles

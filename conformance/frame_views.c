@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* conformance/frame_views.c - tensors as views with gaps: any stride, either sign. X2 */
+#include "frame.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Larger tensors stay packed. */
+enum { LARGEST = 1 << 22 };
+
+typedef enum view_form {
+    ROWS_APART,     /* unit stride within a row, a gap behind it                  */
+    TRANSPOSED,     /* unit stride in the first dimension                         */
+    ELEMENTS_APART, /* no unit stride at all                                      */
+    BACKWARDS,      /* negative strides: data is the highest element              */
+    VIEW_FORMS
+} view_form;
+
+/* How a packed buffer becomes a view. Strides are magnitudes. */
+typedef struct view {
+    view_form form;
+    ptrdiff_t stride[SLM_MAX_RANK];
+    size_t count;
+    size_t extent; /* elements from the lowest to the highest */
+    size_t size;   /* bytes of an element                     */
+} view;
+
+/* Returns 0 for what stays packed. */
+static int view_of(const call_frame *frame, size_t index, view *out)
+{
+    const frame_buffer *buffer = &frame->buffers[index];
+    const slm_tensor *tensor = &buffer->tensor;
+    const uint32_t rank = tensor->rank;
+    ptrdiff_t width = 1;
+
+    /* The last set is the commonest in use: parts of wider matrices. */
+    out->form = frame->views == FRAME_VIEW_SETS
+                    ? ROWS_APART
+                    : (view_form)((index + frame->views) % VIEW_FORMS);
+    out->count = slm_tensor_count(tensor);
+    out->size = slm_dtype_size(tensor->dtype);
+    out->extent = 1;
+    if (!frame->views || !buffer->field || tensor->rank == 0 || out->count == 0 ||
+        out->count > LARGEST)
+        return 0;
+    for (uint32_t done = 0; done < rank; done++) {
+        const uint32_t i = out->form == TRANSPOSED ? done : rank - 1 - done;
+
+        if (done == 0)
+            out->stride[i] = out->form == ELEMENTS_APART ? 2 : 1;
+        else
+            out->stride[i] = width + (out->form == ROWS_APART ? 3 : 1);
+        width = out->stride[i] * (ptrdiff_t)tensor->shape[i];
+        out->extent += (tensor->shape[i] - 1) * (size_t)out->stride[i];
+    }
+    return 1;
+}
+
+size_t frame_view_bytes(const call_frame *frame, size_t index)
+{
+    view shape;
+
+    return view_of(frame, index, &shape) ? shape.extent * shape.size
+                                         : frame->buffers[index].bytes;
+}
+
+/* Bytes from the lowest one of the view to element `index`. */
+static size_t place_of(const view *shape, const slm_tensor *tensor, size_t index)
+{
+    size_t at = 0;
+
+    for (uint32_t i = tensor->rank; i-- > 0; index /= tensor->shape[i])
+        at += index % tensor->shape[i] * (size_t)shape->stride[i];
+    return (shape->form == BACKWARDS ? shape->extent - 1 - at : at) * shape->size;
+}
+
+/* Gaps are filled with ones: a NaN, or -1. */
+static void scatter(const view *shape, const slm_tensor *tensor,
+                    const unsigned char *packed, unsigned char *low)
+{
+    memset(low, 0xff, shape->extent * shape->size);
+    for (size_t i = 0; i < shape->count; i++)
+        memcpy(low + place_of(shape, tensor, i), packed + i * shape->size, shape->size);
+}
+
+static void gather(const view *shape, const slm_tensor *tensor,
+                   const unsigned char *low, unsigned char *packed)
+{
+    for (size_t i = 0; i < shape->count; i++)
+        memcpy(packed + i * shape->size, low + place_of(shape, tensor, i), shape->size);
+}
+
+/* Point the buffer, and the argument, at the view or at the packed elements. */
+static void point(call_frame *frame, frame_buffer *buffer, const view *shape,
+                  bool spread)
+{
+    slm_tensor *tensor = &buffer->tensor;
+    const int backwards = spread && shape->form == BACKWARDS;
+
+    buffer->bytes = (spread ? shape->extent : shape->count) * shape->size;
+    buffer->offset =
+        buffer->home_offset + (backwards ? (shape->extent - 1) * shape->size : 0);
+    *tensor = slm_tensor_packed(frame->arena + buffer->offset, tensor->dtype,
+                                tensor->rank, tensor->shape);
+    for (uint32_t i = 0; spread && i < tensor->rank; i++)
+        tensor->stride[i] = backwards ? -shape->stride[i] : shape->stride[i];
+    *frame_tensor(frame, buffer->field->name) = *tensor;
+}
+
+int frame_spread(call_frame *frame)
+{
+    for (size_t i = 0; i < frame->n_buffers; i++) {
+        frame_buffer *buffer = &frame->buffers[i];
+        unsigned char *packed;
+        view shape;
+
+        if (!view_of(frame, i, &shape)) continue;
+        packed = malloc(buffer->bytes);
+        if (!packed) return 0;
+        memcpy(packed, buffer->tensor.data, buffer->bytes);
+        scatter(&shape, &buffer->tensor, packed, buffer->tensor.data);
+        point(frame, buffer, &shape, true);
+        free(packed);
+    }
+    return 1;
+}
+
+const char *frame_gather(call_frame *frame)
+{
+    const char *touched = NULL;
+
+    for (size_t i = 0; i < frame->n_buffers; i++) {
+        frame_buffer *buffer = &frame->buffers[i];
+        unsigned char *low = frame->arena + buffer->home_offset, *packed, *clean;
+        view shape;
+
+        if (!view_of(frame, i, &shape)) continue;
+        packed = malloc(shape.count * shape.size);
+        clean = malloc(shape.extent * shape.size);
+        if (!packed || !clean) abort();
+        gather(&shape, &buffer->tensor, low, packed);
+        scatter(&shape, &buffer->tensor, packed, clean);
+        if (!touched && memcmp(low, clean, shape.extent * shape.size) != 0)
+            touched = buffer->field->name;
+        point(frame, buffer, &shape, false);
+        memcpy(low, packed, shape.count * shape.size);
+        free(clean);
+        free(packed);
+    }
+    return touched;
+}
