@@ -1,0 +1,466 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Mutants that no person chose: the suite against cpu-blas with one token changed.
+
+    automutants.py --slmoe BUILD/slmoe [--seed N] [--count N] [--jobs N] [--only GLOB]
+                   [--table FILE]
+
+Makes every one-token change of cpu/*.c that the operators below allow, draws --count of
+them (200) by --seed, spread over the files, builds each as a plug-in and judges it with
+`slmoe run --tier quick --max-fail 1`. The draw depends on the seed and on the text of the
+changed line alone: an edit elsewhere does not change it. A mutant that does not compile,
+or whose object code is that of the original, is drawn again. --only judges the mutants
+whose name matches, all of them. Standard output gets the counts and the survivors, --table
+every mutant. Exits 0 when nothing survived, 1 when something did.
+Needs Python 3.10, a C compiler, pkg-config and OpenBLAS. Nothing is built from this file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import concurrent.futures
+import dataclasses
+import fnmatch
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+FILES = ["blas.c", "ffn.c", "hist.c", "layer.c", "permute.c", "qb.c", "rmsnorm.c", "select.c",
+         "situ.c"]
+# Not reached through the table: the tool's choice of BLAS kernels before main().
+OUTSIDE = {"slm_cpu_blas_core", "slm_cpu_blas_wanted_core"}
+WRAPPER = """
+#include <slm/backend.h>
+#include "cpu.h"
+SLM_EXPORT const slm_backend *slm_backend_get(uint32_t host_major);
+const slm_backend *slm_backend_get(uint32_t host_major)
+{
+    return host_major == SLM_ABI_MAJOR ? slm_cpu_blas_backend() : NULL;
+}
+"""
+FLAGS = ["-std=c17", "-O2", "-w", "-fPIC", "-fopenmp", "-fno-fast-math", "-ffp-contract=off",
+         "-fvisibility=hidden"]
+# A call has 5 seconds; a whole run that takes longer than this is ended from outside.
+CALL_SECONDS, RUN_SECONDS = 5, 180
+
+TOKEN = re.compile(r"""
+    (?P<skip>\s+|/\*.*?\*/|//[^\n]*|^[ \t]*\#(?:\\\n|[^\n])*)
+  | (?P<string>"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*')
+  | (?P<number>(?:0[xX][0-9a-fA-F.]+(?:[pP][+-]?\d+)?|(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)[uUlLfF]*)
+  | (?P<name>[A-Za-z_]\w*)
+  | (?P<mark><<=|>>=|\.\.\.|->|\+\+|--|<<|>>|[<>=!]=|&&|\|\||[-+*/%&|^]=|.)
+""", re.VERBOSE | re.DOTALL | re.MULTILINE)
+
+REPLACED = {
+    "arithmetic": {"+": ["-"], "-": ["+"], "*": ["/"], "/": ["*"], "+=": ["-="], "-=": ["+="],
+                   "*=": ["/="], "/=": ["*="], "%": ["*"], "++": ["--"], "--": ["++"]},
+    "relation": {"<": ["<=", ">"], "<=": ["<", ">="], ">": [">=", "<"], ">=": [">", "<="],
+                 "==": ["!="], "!=": ["=="]},
+    "connective": {"&&": ["||"], "||": ["&&"]},
+    "extreme": {"fmin": ["fmax"], "fmax": ["fmin"]},
+    "integer": {"0": ["1"], "1": ["0", "2"], "2": ["1", "3"]},
+}
+TYPES = {"const", "static", "struct", "enum", "typedef", "union", "inline", "extern", "unsigned",
+         "signed", "void", "char", "int", "long", "float", "double", "size_t"}
+ASSIGNS = {"(", "=", "++", "--", "+=", "-=", "*=", "/=", "&=", "|=", "^="}
+JUMPS = {"return", "break", "continue", "goto"}
+NOT_A_STATEMENT = TYPES | {"if", "for", "while", "do", "switch", "case", "default", "else"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Token:
+    kind: str
+    text: str
+    at: int
+    function: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Mutant:
+    file: str
+    line: int
+    column: int
+    operator: str
+    function: str
+    begin: int
+    end: int
+    old: str
+    new: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.file}:{self.line}:{self.column}:{self.operator}:{self.new}"
+
+
+def tokens_of(text: str) -> list[Token]:
+    """The tokens with the function that each stands in; no comment, no directive."""
+    found: list[Token] = []
+    depth, function, last_call = 0, "", ""
+    for match in TOKEN.finditer(text):
+        kind, word = match.lastgroup, match.group()
+        if kind == "skip":
+            continue
+        if depth == 0 and word == "(" and found and found[-1].kind == "name":
+            last_call = found[-1].text
+        if word == "{":
+            if depth == 0:
+                function = last_call if found[-1].text == ")" else ""
+            depth += 1
+        found.append(Token(kind, word, match.start(), function if depth else ""))
+        if word == "}":
+            depth -= 1
+        if depth == 0 and word == ";":
+            last_call = ""
+    return found
+
+
+def matching(tokens: list[Token], i: int) -> int:
+    """Index of the bracket that closes the one at i."""
+    depth = 0
+    for j in range(i, len(tokens)):
+        depth += tokens[j].text in "([{"
+        depth -= tokens[j].text in ")]}"
+        if depth == 0:
+            return j
+    raise ValueError(f"no end of {tokens[i]}")
+
+
+def ends_operand(token: Token) -> bool:
+    return token.kind in ("name", "number", "string") and token.text not in (
+        JUMPS | TYPES | {"sizeof", "case"}) or token.text in (")", "]")
+
+
+def static_asserts(tokens: list[Token]) -> set[int]:
+    """Indices within static assertions and attributes."""
+    inside: set[int] = set()
+    for i, token in enumerate(tokens[:-1]):
+        if token.text in ("static_assert", "_Static_assert", "__attribute__"):
+            inside.update(range(i, matching(tokens, i + 1) + 1))
+    return inside
+
+
+def replacements(tokens: list[Token], i: int):
+    """(operator, begin index, end index, new text) of the changes that begin at token i."""
+    token, before, after = tokens[i], tokens[i - 1], tokens[i + 1]
+    for operator, table in REPLACED.items():
+        for new in table.get(token.text, []):
+            if operator == "arithmetic" and token.text in "+-*/%" and (
+                    not ends_operand(before) or after.text in ("*", ")", ",", ";")):
+                continue
+            yield operator, i, i, new
+    if token.text in ("-", "!") and not ends_operand(before):
+        yield "negation", i, i, ""
+    if token.kind == "number" and re.search(r"[.pP]|^\d+[eE]", token.text):
+        suffix = "f" if token.text[-1] in "fF" and "p" in token.text.lower() or (
+            token.text[-1] in "fF" and not token.text.lower().startswith("0x")) else ""
+        number = token.text.rstrip("fF") if suffix else token.text
+        zero = (float.fromhex(number) if "x" in number else float(number)) == 0.0
+        yield from (("real", i, i, new) for new in (
+            [f"1.0{suffix}"] if zero else
+            [f"({token.text} * 1.001{suffix})", f"({token.text} * 2.0{suffix})"]))
+    if token.text == "[" and ends_operand(before) and after.text != "]":
+        end = matching(tokens, i)
+        declares = tokens[i - 2].kind == "name" and tokens[i - 2].text not in JUMPS
+        if not declares:
+            for sign in "+-":
+                yield "index", end, end, f" {sign} 1]"
+    if token.text == "?":
+        yield from swapped(tokens, i)
+
+
+def swapped(tokens: list[Token], i: int):
+    """The branches of a plain conditional, exchanged."""
+    depth, colon = 0, None
+    for j in range(i + 1, len(tokens)):
+        text = tokens[j].text
+        if depth == 0 and text == "?":
+            return
+        if depth == 0 and text == ":" and colon is None:
+            colon = j
+        elif depth == 0 and text in (",", ";", ")", "]", "}", ":"):
+            if colon:
+                yield "branches", i, j - 1, ("swap", colon)
+            return
+        depth += text in "([{"
+        depth -= text in ")]}"
+
+
+def statement_starts(tokens: list[Token]) -> set[int]:
+    """Where a statement can begin: after one, or after the head of if, for, while."""
+    starts: set[int] = set()
+    open_brackets: list[int] = []
+    head_ends: set[int] = set()
+    for i, token in enumerate(tokens):
+        before = tokens[i - 1].text
+        within = open_brackets and tokens[open_brackets[-1]].text != "{"
+        if token.function and not within and (
+                before in ("{", "}", ";", "else") or i - 1 in head_ends):
+            starts.add(i)
+        if token.text in "([{":
+            open_brackets.append(i)
+        elif token.text in ")]}":
+            if tokens[open_brackets.pop() - 1].text in ("if", "for", "while"):
+                head_ends.add(i)
+    return starts
+
+
+def removed(tokens: list[Token], i: int):
+    """The expression or jump statement that begins at token i, left out."""
+    first, second = tokens[i], tokens[i + 1]
+    if first.text in NOT_A_STATEMENT or first.kind not in ("name", "mark"):
+        return
+    if first.kind == "mark" and first.text not in ("*", "++", "--"):
+        return
+    if first.kind == "name" and first.text not in JUMPS and (
+            second.kind == "name" or second.text in ("*", ":", "{", ")", ",", "?")):
+        return
+    before = tokens[i - 1].text
+    if first.text == "return" and before not in (")", "else"):
+        return
+    end = next(j for j in range(i, len(tokens)) if tokens[j].text == ";")
+    words = [t.text for t in tokens[i:end]]
+    depth = sum((word in "([{") - (word in ")]}") for word in words)
+    if depth == 0 and (first.text in JUMPS or ASSIGNS & set(words)):
+        yield "removal", i, end, ";"
+
+
+def mutants_of(file: str) -> list[Mutant]:
+    text = (ROOT / "cpu" / file).read_text(encoding="utf-8")
+    tokens = tokens_of(text)
+    excluded, starts = static_asserts(tokens), statement_starts(tokens)
+    found = []
+    for i in range(2, len(tokens) - 1):
+        if i in excluded or tokens[i].function in OUTSIDE:
+            continue
+        for operator, a, b, new in [*replacements(tokens, i),
+                                    *(removed(tokens, i) if i in starts else [])]:
+            begin, end = tokens[a].at, tokens[b].at + len(tokens[b].text)
+            if isinstance(new, tuple):
+                colon = tokens[new[1]].at
+                yes, no = text[begin + 1:colon].strip(), text[colon + 1:end].strip()
+                new = f"? {no} : {yes}"
+            line = text.count("\n", 0, begin) + 1
+            column = begin - (text.rfind("\n", 0, begin) + 1) + 1
+            found.append(Mutant(file, line, column, operator, tokens[i].function, begin, end,
+                                text[begin:end], new))
+    return found
+
+
+def order_of(seed: int, mutant: Mutant) -> bytes:
+    """A draw that an edit of another line does not change."""
+    lines = (ROOT / "cpu" / mutant.file).read_text(encoding="utf-8").split("\n")
+    key = (seed, mutant.file, mutant.function, lines[mutant.line - 1].strip(),
+           mutant.column - len(lines[mutant.line - 1]) + len(lines[mutant.line - 1].lstrip()),
+           mutant.operator, mutant.new)
+    return hashlib.sha256(repr(key).encode()).digest()
+
+
+def quotas(sizes: dict[str, int], count: int) -> dict[str, int]:
+    """Half of the draw even over the files, half by the number of their mutants."""
+    total = sum(sizes.values())
+    share = {f: count / 2 / len(sizes) + count / 2 * n / total for f, n in sizes.items()}
+    quota = {f: min(int(s), sizes[f]) for f, s in share.items()}
+    for f in sorted(share, key=lambda f: (quota[f] - share[f], f)):
+        if sum(quota.values()) < count and quota[f] < sizes[f]:
+            quota[f] += 1
+    return quota
+
+
+class Builder:
+    """Builds plug-ins in a folder of its own."""
+
+    def __init__(self, folder: Path, compiler: str):
+        blas = subprocess.run(["pkg-config", "--cflags", "--libs", "openblas"], check=True,
+                              capture_output=True, text=True).stdout.split()
+        self.folder, self.compiler = folder, compiler
+        self.includes = [f"-I{ROOT / 'cpu'}", f"-I{ROOT / 'spec/include'}"] + [
+            word for word in blas if word.startswith(("-I", "-D"))]
+        self.libraries = [word for word in blas if not word.startswith(("-I", "-D"))] + ["-lm"]
+        (folder / "wrapper.c").write_text(WRAPPER)
+        self.common = [self._object(folder / "wrapper.c", "wrapper")] + [
+            self._object(path, f"spec-{path.stem}", "-D_GNU_SOURCE")
+            for path in sorted((ROOT / "spec").glob("*.c"))]
+        self.originals = {f: self._object(ROOT / "cpu" / f, f"cpu-{f}") for f in FILES}
+        self.codes = {f: code(o) for f, o in self.originals.items()}
+
+    def _compile(self, source: Path, target: Path, *more: str) -> bool:
+        command = [self.compiler, *FLAGS, *more, *self.includes, "-c", str(source), "-o",
+                   str(target)]
+        return subprocess.run(command, capture_output=True).returncode == 0
+
+    def _object(self, source: Path, name: str, *more: str) -> Path:
+        target = self.folder / f"{name}.o"
+        if not self._compile(source, target, *more):
+            raise SystemExit(f"{source}: does not compile")
+        return target
+
+    def link(self, changed: str, replacement: Path, target: Path) -> bool:
+        parts = [str(replacement if f == changed else o) for f, o in self.originals.items()]
+        command = [self.compiler, "-shared", "-fopenmp", "-Wl,-Bsymbolic", "-o", str(target),
+                   *parts, *map(str, self.common), *self.libraries]
+        return subprocess.run(command, capture_output=True).returncode == 0
+
+    def build(self, mutant: Mutant, number: int) -> Path | str:
+        """The plug-in, or the reason why there is none."""
+        text = (ROOT / "cpu" / mutant.file).read_text(encoding="utf-8")
+        source, target = self.folder / f"m{number}.c", self.folder / f"m{number}.o"
+        source.write_text(text[:mutant.begin] + mutant.new + text[mutant.end:])
+        if not self._compile(source, target):
+            return "does not compile"
+        if code(target) == self.codes[mutant.file]:
+            return "same object code"
+        library = self.folder / f"m{number}.so"
+        if not self.link(mutant.file, target, library):
+            return "does not link"
+        target.unlink()
+        source.unlink()
+        return library
+
+
+def code(target: Path) -> bytes:
+    """The object without its file symbol, which holds the source's name."""
+    bare = target.with_suffix(".bare")
+    subprocess.run(["objcopy", "--strip-unneeded", "--remove-section=.comment", str(target),
+                    str(bare)], check=True)
+    content = bare.read_bytes()
+    bare.unlink()
+    return content
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    how: str       # FAIL, CRASH, TIMEOUT, ... of the first failure; "survived"
+    clause: str
+    case: str
+    passed: int
+    skipped: int
+
+
+def judge(slmoe: Path, library: Path) -> Verdict:
+    report = library.with_suffix(".jsonl")
+    env = os.environ | {"OPENBLAS_CORETYPE": os.environ.get("OPENBLAS_CORETYPE", "SkylakeX"),
+                        "OMP_WAIT_POLICY": "passive"}
+    command = [str(slmoe), "run", "-b", str(library), "-j", "1", "--tier", "quick", "--timeout",
+               str(CALL_SECONDS), "--max-fail", "1", "--format", f"jsonl={report}"]
+    try:
+        done = subprocess.run(command, env=env, capture_output=True, text=True,
+                              timeout=RUN_SECONDS)
+    except subprocess.TimeoutExpired:
+        return Verdict("HANG", "", "", 0, 0)
+    if done.returncode not in (0, 1, 3, 4, 5):
+        raise SystemExit(f"{' '.join(command)}: exit {done.returncode}\n{done.stderr}")
+    if done.returncode == 5:
+        return Verdict("NOTHING EXECUTED", "", "", 0, 0)
+    if done.returncode in (3, 4):
+        return Verdict("NOT LOADED", "", done.stderr.split("\n")[0], 0, 0)
+    states: collections.Counter[str] = collections.Counter()
+    for line in report.read_text(encoding="utf-8").splitlines():
+        result = json.loads(line)
+        if result["kind"] != "result":
+            continue
+        states[result["state"]] += 1
+        if result["state"] not in ("PASS", "SKIP"):
+            clause = result.get("clause") or ",".join(result["clauses"])
+            return Verdict(result["state"], clause, result["case"], states["PASS"],
+                           states["SKIP"])
+    return Verdict("survived", "", "", states["PASS"], states["SKIP"])
+
+
+def draw(builder: Builder, pool, wanted: dict[str, int], ordered: dict[str, list[Mutant]]):
+    """Builds in the order of the draw, in rounds, until each file has its number."""
+    made: list[tuple[Mutant, Path]] = []
+    refused: collections.Counter[str] = collections.Counter()
+    position = dict.fromkeys(ordered, 0)
+    missing, number = dict(wanted), 0
+    while True:
+        batch = []
+        for file, n in missing.items():
+            batch += ordered[file][position[file]:position[file] + n]
+            position[file] += n
+        if not batch:
+            return made, refused
+        numbers = range(number, number + len(batch))
+        number += len(batch)
+        built = collections.Counter()
+        for mutant, result in zip(batch, pool.map(builder.build, batch, numbers)):
+            if isinstance(result, Path):
+                made.append((mutant, result))
+                built[mutant.file] += 1
+            else:
+                refused[result] += 1
+        missing = {f: n - built[f] for f, n in missing.items() if n > built[f]}
+
+
+def show(mutant: Mutant) -> str:
+    squeeze = " ".join
+    return f"`{squeeze(mutant.old.split())}` -> `{squeeze(mutant.new.split()) or '(nothing)'}`"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--slmoe", type=Path, required=True)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--count", type=int, default=200)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--only", action="append", metavar="GLOB")
+    parser.add_argument("--table", type=Path)
+    parser.add_argument("--cc", default=os.environ.get("CC", "cc"))
+    options = parser.parse_args()
+    ordered = {f: sorted(mutants_of(f), key=lambda m: order_of(options.seed, m)) for f in FILES}
+    wanted = quotas({f: len(m) for f, m in ordered.items()}, options.count)
+    if options.only:
+        ordered = {f: [m for m in all_of if any(fnmatch.fnmatchcase(m.name, g)
+                                                for g in options.only)]
+                   for f, all_of in ordered.items()}
+        wanted = {f: len(m) for f, m in ordered.items()}
+    with tempfile.TemporaryDirectory(prefix="automutants-") as name, \
+            concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+        builder = Builder(Path(name), options.cc)
+        original = Path(name) / "original.so"
+        if not builder.link("", original, original):
+            raise SystemExit("the original does not link")
+        right = judge(options.slmoe, original)
+        if right.how != "survived" or not right.passed:
+            raise SystemExit(f"the original does not conform: {right}")
+        made, refused = draw(builder, pool, wanted, ordered)
+        verdicts = list(pool.map(lambda pair: judge(options.slmoe, pair[1]), made))
+    return summarise(options, ordered, made, refused, verdicts, right)
+
+
+def summarise(options, ordered, made, refused, verdicts, right: Verdict) -> int:
+    rows = sorted(((m, v) for (m, _), v in zip(made, verdicts)),
+                  key=lambda row: (row[0].file, row[0].line, row[0].column, row[0].new))
+    if options.table:
+        lines = ["mutant\tfunction\told\tnew\tresult\tclause\tcase"]
+        lines += ["\t".join([m.name, m.function, " ".join(m.old.split()),
+                             " ".join(m.new.split()), v.how, v.clause, v.case]) for m, v in rows]
+        options.table.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    kills = collections.Counter(v.how for _, v in rows)
+    print(f"{sum(map(len, ordered.values()))} candidates, seed {options.seed}: "
+          f"{len(rows)} judged; drawn again: " +
+          (", ".join(f"{n} {why}" for why, n in sorted(refused.items())) or "none"))
+    print(", ".join(f"{n} {how}" for how, n in kills.most_common()))
+    for title, key in (("file", lambda m: m.file), ("operator", lambda m: m.operator)):
+        judged = collections.Counter(key(m) for m, _ in rows)
+        alive = collections.Counter(key(m) for m, v in rows if v.how == "survived")
+        print(f"{title}: " + ", ".join(f"{k} {n - alive[k]}/{n}" for k, n in
+                                       sorted(judged.items())))
+    clauses = collections.Counter(v.clause for _, v in rows if v.clause)
+    print("first clause: " + ", ".join(f"{c} {n}" for c, n in clauses.most_common()))
+    survivors = [(m, v) for m, v in rows if v.how == "survived"]
+    for m, v in survivors:
+        less = right.passed - v.passed
+        note = f"  ({less} cases skipped)" if less else ""
+        print(f"SURVIVED  cpu/{m.file}:{m.line}  {m.function}  {show(m)}{note}  [{m.name}]")
+    return 1 if survivors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
