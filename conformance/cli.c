@@ -36,6 +36,9 @@ static const struct option long_options[] = {
     {"jobs", required_argument, NULL, 'j'},
     {"shard", required_argument, NULL, 's'},
     {"xfail", required_argument, NULL, 'x'},
+    {"essential", no_argument, NULL, 'e'},
+    {"max-fail", required_argument, NULL, 'm'},
+    {"html", optional_argument, NULL, 'H'},
     {NULL, 0, NULL, 0}};
 
 static int append(cli_list *list, const char *item, const char *what)
@@ -87,6 +90,17 @@ static int parse_jobs(const char *word, cli_options *options)
     return 0;
 }
 
+static int parse_max_fail(const char *word, cli_options *options)
+{
+    char *end;
+    const long limit = strtol(word, &end, 10);
+
+    options->max_fail = (size_t)limit;
+    if (end != word && !*end && limit >= 1) return 1;
+    fprintf(stderr, "slmoe: --max-fail %s: expected a number from 1 on\n", word);
+    return 0;
+}
+
 static int parse_shard(const char *word, cli_options *options)
 {
     char rest;
@@ -126,12 +140,20 @@ static int take(int letter, cli_options *options)
     case 'k':
         options->check = true;
         return 1;
+    case 'e':
+        options->essential = true;
+        return 1;
     case 'j':
         return parse_jobs(optarg, options);
     case 's':
         return parse_shard(optarg, options);
     case 'x':
         options->xfail = optarg;
+        return 1;
+    case 'm':
+        return parse_max_fail(optarg, options);
+    case 'H':
+        options->html = optarg ? optarg : "";
         return 1;
     case 'S':
         return parse_factor(optarg, "--timeout", &options->testee.timeout);
@@ -149,14 +171,15 @@ int cli_parse(int argc, char **argv, const char *allowed, cli_options *options)
     memset(options, 0, sizeof *options);
     options->verb = argv[0];
     options->vectors = getenv("SLM_VECTORS");
-    if (!options->vectors) options->vectors = SLM_VECTORS_DIR;
+    slm_vectors_dir(options->default_vectors);
+    if (!options->vectors) options->vectors = options->default_vectors;
     options->tier = VEC_QUICK;
     options->testee = (testee_options){.timeout = 120, .slow = 1};
     options->jobs = 1;
     options->shard = options->shard_of = 1;
     opterr = 0;
     optind = 1;
-    while ((letter = getopt_long(argc, argv, "+:b:vj:", long_options, NULL)) != -1) {
+    while ((letter = getopt_long(argc, argv, ":b:vj:", long_options, NULL)) != -1) {
         if (letter == ':') {
             fprintf(stderr, "slmoe %s: %s needs a value\n", argv[0], argv[optind - 1]);
             return usage(argv[0]);

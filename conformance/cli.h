@@ -4,6 +4,7 @@
 #define SLM_CLI_H
 
 #include "judge.h"
+#include "paths.h"
 #include "testee.h"
 #include "vector.h"
 
@@ -36,7 +37,8 @@ typedef struct cli_list {
 typedef struct cli_options {
     const char *verb;
     cli_list backends;
-    const char *vectors;
+    const char *vectors;            /* --vectors, SLM_VECTORS or the default    */
+    char default_vectors[SLM_PATH]; /* where they lie when nothing is said      */
     cli_list only;
     cli_list not ;
     cli_list tags;
@@ -47,16 +49,19 @@ typedef struct cli_options {
     cli_list formats; /* "human", "jsonl=FILE", ...                         */
     bool verbose;
     bool check;
+    bool essential;
     testee_options testee;
     size_t jobs;
-    size_t shard; /* 1 .. shard_of */
+    size_t max_fail; /* 0: no limit */
+    size_t shard;    /* 1 .. shard_of */
     size_t shard_of;
     const char *xfail;
-    cli_list words; /* what is left: a case, a clause                       */
+    const char *html; /* file, "" for stdout; NULL when not asked for       */
+    cli_list words;   /* what is left: a case, a clause                       */
 } cli_options;
 
 /* One letter an option: b V o n t c p T f v k(check) S(timeout) W(slow)
- * j s(shard) x(xfail). Parse argv of a verb that takes
+ * j s(shard) x(xfail) m(max-fail) H(html) e(essential). Parse argv of a verb that takes
  * the letters in `allowed`; prints to stderr and returns 0 on a usage error. */
 int cli_parse(int argc, char **argv, const char *allowed, cli_options *options);
 
@@ -90,7 +95,10 @@ int cli_show(int argc, char **argv);
 int cli_explain(int argc, char **argv);
 int cli_gen(int argc, char **argv);
 int cli_probe(int argc, char **argv);
+int cli_new(int argc, char **argv);
 int cli_mutants(int argc, char **argv);
 int cli_trace(int argc, char **argv);
+int cli_report(int argc, char **argv);
+int cli_diff(int argc, char **argv);
 
 #endif

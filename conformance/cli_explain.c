@@ -8,10 +8,12 @@
 
 static FILE *open_spec(void)
 {
+    char place[SLM_PATH];
     const char *path = getenv("SLM_SPEC");
     FILE *spec;
 
-    if (!path) path = SLM_SPEC_FILE;
+    slm_spec_file(place);
+    if (!path) path = place;
     spec = fopen(path, "re");
     if (!spec)
         fprintf(stderr, "slmoe: %s: cannot be read: %s\n  set SLM_SPEC to spec.md\n",

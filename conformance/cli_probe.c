@@ -12,9 +12,10 @@ static void print_flags(const testee_about *table)
     printf("  levels:%s%s%s\n", table->levels & SLM_LEVEL_INFER ? " infer" : "",
            table->levels & SLM_LEVEL_TRAIN ? " train" : "",
            table->levels & SLM_LEVEL_DIST ? " dist" : "");
-    printf("  promises:%s%s%s%s\n",
+    printf("  promises:%s%s%s%s%s\n",
            table->flags & SLM_DETERMINISTIC ? " deterministic" : "",
            table->flags & SLM_BATCH_INVARIANT ? " batch-invariant" : "",
+           table->flags & SLM_STRIDED ? " strided" : "",
            table->flags & SLM_CHECKS_ARGUMENTS ? " checks-arguments" : "",
            table->flags ? "" : " none");
 }

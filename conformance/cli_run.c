@@ -31,6 +31,8 @@ typedef struct session {
     /* of the backend at hand */
     const report_run *shown;
     report_counts counts;
+    size_t n_visited;
+    bool stop; /* --max-fail is reached */
     cli_progress progress;
 } session;
 
@@ -59,6 +61,9 @@ static void visit(void *user, const vec_case *test, const judge_verdict *judged)
 
     xfail_apply(&run->xfail, test, &verdict);
     run->counts.state[verdict.state]++;
+    run->n_visited++;
+    run->stop =
+        run->options->max_fail && report_failed(&run->counts) >= run->options->max_fail;
     if (verdict.state == JUDGE_PASS) run->counts.provenance[test->provenance]++;
     progress_clear(&run->progress);
     for (size_t i = 0; i < run->n_writers; i++)
@@ -83,17 +88,46 @@ static void add_counts(report_counts *total, const report_counts *counts)
 static void write_repeat(const cli_options *options, char *out, size_t size)
 {
     out[0] = '\0';
-    if (strcmp(options->vectors, SLM_VECTORS_DIR) != 0)
+    if (strcmp(options->vectors, options->default_vectors) != 0)
         snprintf(out, size, " --vectors '%s'", options->vectors);
     if (options->tier > VEC_QUICK && strlen(out) + 16 < size)
         strcat(out, " --tier full");
 }
 
+static void add_globs(char *out, size_t size, const char *option, const cli_list *globs)
+{
+    for (size_t i = 0; i < globs->n; i++) {
+        const size_t used = strlen(out);
+
+        snprintf(out + used, size - used, "%s%s '%s'", used ? " " : "", option,
+                 globs->item[i]);
+    }
+}
+
+/* What keeps this run from being that of the whole tier; "" when nothing does. */
+static void write_selection(const cli_options *options, char *out, size_t size)
+{
+    out[0] = '\0';
+    add_globs(out, size, "--only", &options->only);
+    add_globs(out, size, "--not", &options->not );
+    add_globs(out, size, "--tag", &options->tags);
+    add_globs(out, size, "--clause", &options->clauses);
+    add_globs(out, size, "--provenance", &options->provenances);
+    if (options->shard_of > 1)
+        snprintf(out + strlen(out), size - strlen(out), "%s--shard %zu/%zu",
+                 out[0] ? " " : "", options->shard, options->shard_of);
+    if (options->max_fail)
+        snprintf(out + strlen(out), size - strlen(out), "%s--max-fail %zu",
+                 out[0] ? " " : "", options->max_fail);
+}
+
 static int run_cases(session *run, const char *name, slm_testee *testee)
 {
     const cli_options *options = run->options;
-    const runner_options how = {
-        .testee = options->testee, .jobs = options->jobs, .hygiene = true};
+    const runner_options how = {.testee = options->testee,
+                                .jobs = options->jobs,
+                                .hygiene = true,
+                                .stop = &run->stop};
     char why[TESTEE_WHY];
 
     progress_begin(&run->progress, run->n_cases);
@@ -101,6 +135,12 @@ static int run_cases(session *run, const char *name, slm_testee *testee)
     if (runner_run(name, testee, run->cases, run->n_cases, &how, visit,
                    options->jobs > 1 ? NULL : within, run, why)) {
         progress_clear(&run->progress);
+        if (run->n_visited < run->n_cases)
+            fprintf(stderr,
+                    "slmoe: %s: stopped by --max-fail %zu; %zu of %zu cases were not "
+                    "judged\n",
+                    name, options->max_fail, run->n_cases - run->n_visited,
+                    run->n_cases);
         return 1;
     }
     progress_clear(&run->progress);
@@ -112,7 +152,8 @@ static int run_cases(session *run, const char *name, slm_testee *testee)
 static int judge_backend(session *run, const char *name)
 {
     const double start = now();
-    char why[TESTEE_WHY], repeat[512];
+    char why[TESTEE_WHY], repeat[512], selection[1024];
+    machine here;
     slm_testee *testee = testee_open(name, &run->options->testee, why);
     int ok;
 
@@ -123,16 +164,24 @@ static int judge_backend(session *run, const char *name)
     if (testee_describe(testee)->note[0])
         fprintf(stderr, "slmoe: %s: %s\n", name, testee_describe(testee)->note);
     write_repeat(run->options, repeat, sizeof repeat);
+    write_selection(run->options, selection, sizeof selection);
+    machine_describe(&here);
 
     const report_run shown = {.backend = name,
                               .about = testee_describe(testee),
                               .vectors = run->set,
                               .tier = vec_tier_name(run->options->tier),
                               .repeat = repeat,
-                              .verbose = run->options->verbose};
+                              .verbose = run->options->verbose,
+                              .selection = selection,
+                              .harness = SLMOE_VERSION,
+                              .spec = SLM_SPEC_VERSION,
+                              .machine = &here};
 
     run->shown = &shown;
     memset(&run->counts, 0, sizeof run->counts);
+    run->n_visited = 0;
+    run->stop = false;
     for (size_t i = 0; i < run->n_writers; i++)
         run->writer[i].format->begin(&run->writer[i], &shown);
     ok = run_cases(run, name, testee);
@@ -217,7 +266,7 @@ int cli_run(int argc, char **argv)
     char why[512];
     int code;
 
-    if (!cli_parse(argc, argv, "bVontcpTfvSWjsx", &options)) return EXIT_USAGE;
+    if (!cli_parse(argc, argv, "bVontcpTfvSWjsxm", &options)) return EXIT_USAGE;
     if (options.words.n) {
         fprintf(stderr, "slmoe run: takes no '%s'; a selection is --only GLOB\n",
                 options.words.item[0]);

@@ -124,6 +124,7 @@ static void print_outcome(const vec_outcome *outcome)
     if (outcome->status != SLM_OK) {
         printf("    %s", slm_status_name(outcome->status));
         if (outcome->field[0]) printf(" naming %s", outcome->field);
+        if (outcome->has_index) printf("[%zu]", outcome->index);
         puts(", outputs untouched");
     }
     for (size_t i = 0; i < outcome->n_out; i++) print_tensor(&outcome->out[i]);

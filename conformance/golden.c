@@ -186,6 +186,11 @@ bool golden_outcome_agrees(const vec_outcome *outcome, const call_frame *frame,
                  error->field);
         return false;
     }
+    if (status != SLM_OK && outcome->has_index && outcome->index != error->index) {
+        snprintf(difference, GOLDEN_TEXT, "index: file %zu, ref %zu", outcome->index,
+                 error->index);
+        return false;
+    }
     for (size_t i = 0; i < outcome->n_out; i++)
         if (!golden_agrees(&outcome->out[i], frame, difference)) return false;
     return true;

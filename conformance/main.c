@@ -59,12 +59,38 @@ static const verb verbs[] = {
      "family\n"
      "  must kill the mutants that it names.\n" SELECTION
      "  -j, --jobs N       N at once (1)\n"
-     "  --format F         md or csv: the matrix of mutants, families and stages\n"},
+     "  --format F         md or csv: the matrix of mutants, families and stages\n"
+     "  --essential        what each family kills alone; exit 1 when one kills "
+     "nothing\n"},
     {"trace", cli_trace, "clauses against vectors and mutants",
-     "usage: slmoe trace [--format md|csv] [-j N] [options]\n" SELECTION},
+     "usage: slmoe trace [--format md|csv] [-j N] [options]\n"
+     "  Exit 1 when a clause lacks a family, or a mutant that dies, without an "
+     "excuse.\n" SELECTION},
+    {"report", cli_report, "make a page of a run: verdict, stages, failures in full",
+     "usage: slmoe report RUN.jsonl --html[=FILE] [--vectors DIR]\n"
+     "  RUN.jsonl is of `slmoe run --format jsonl=RUN.jsonl`. The page is one HTML "
+     "file that\n"
+     "  needs nothing else; without FILE it goes to stdout.\n"
+     "exit: 0 written, 2 usage or a run file that is not whole, 3 not written\n"},
+    {"diff", cli_diff, "compare two runs",
+     "usage: slmoe diff BEFORE.jsonl AFTER.jsonl\n"
+     "  Tells cases whose state changed, new and missing ones, and stages whose share "
+     "of the\n"
+     "  bound changed more than twofold. Worse is: a state that fell, a passed case "
+     "that is\n"
+     "  gone, a share that grew.\n"
+     "exit: 0 nothing got worse, 1 something did, 2 usage or a run file that is not "
+     "whole\n"},
     {"probe", cli_probe,
      "print what a backend declares and which conventions it follows",
      "usage: slmoe probe -b BACKEND [--vectors DIR]\n"},
+    {"new", cli_new, "start a backend: a plug-in project that builds and is judged",
+     "usage: slmoe new backend DIR\n"
+     "  Writes backend.c, CMakeLists.txt and README.md into DIR, which is made or is "
+     "empty.\n"
+     "  The last part of DIR names the library: DIR/build/libNAME.so. select, situ_glu "
+     "and\n"
+     "  rmsnorm are implemented and conform; the rest is NULL and skipped.\n"},
 };
 
 enum { N_VERBS = sizeof verbs / sizeof *verbs };

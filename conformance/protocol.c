@@ -264,9 +264,9 @@ json_t *protocol_frame(const call_frame *frame)
     for (size_t i = 0; i < frame->n_buffers; i++) {
         const frame_buffer *buffer = &frame->buffers[i];
 
-        if (buffer->field)
+        if (buffer->field && !buffer->absent)
             json_array_append_new(tensors, tensor(buffer));
-        else
+        else if (!buffer->field)
             workspace = json_pack(
                 "{s:I, s:I, s:I, s:I}", "offset", (json_int_t)buffer->offset, "bytes",
                 (json_int_t)frame->call->workspace_size, "span_offset",

@@ -56,8 +56,9 @@ typedef struct testee_reply {
 slm_testee *testee_open(const char *name, const testee_options *options, char *why);
 void testee_close(slm_testee *testee);
 
-/* A table of our own in this process: the mutants. NULL when it is none. */
-slm_testee *testee_open_table(const slm_backend *table);
+/* A table in this process. trusted: its frames need no guards (the mutants are our own
+ * and stay in their buffers). NULL when it is none. */
+slm_testee *testee_open_table(const slm_backend *table, bool trusted);
 
 const testee_about *testee_describe(const slm_testee *testee);
 

@@ -12,7 +12,7 @@ slm_testee *testee_open(const char *name, const testee_options *options, char *w
 
     (void)options;
     if (!plugin_open(&plugin, name, why)) return NULL;
-    return testee_open_table(&plugin.table);
+    return testee_open_table(&plugin.table, false);
 }
 
 size_t builtins_list(builtin list[BUILTINS_MAX])

@@ -12,6 +12,7 @@ typedef struct table_testee {
     slm_testee base;
     slm_plugin plugin;
     slm_handle *handle;
+    bool trusted;
 } table_testee;
 
 static void table_close(slm_testee *base)
@@ -39,6 +40,7 @@ static int table_frame(slm_testee *base, const vec_case *test,
 
     options.golden = false;
     options.arena_fd = -1;
+    options.unguarded = testee->trusted;
     if (!testee_is_for_the_door(test))
         options.workspace_size =
             plugin_ask_workspace(&testee->plugin, &test->config, test->op, &test->call);
@@ -95,7 +97,7 @@ static void table_end(slm_testee *base, call_frame *frame, testee_reply *reply)
 static const testee_kind table_kind = {table_close, table_offers, table_frame,
                                        table_begin, table_call,   table_end};
 
-slm_testee *testee_open_table(const slm_backend *table)
+slm_testee *testee_open_table(const slm_backend *table, bool trusted)
 {
     table_testee *testee = calloc(1, sizeof *testee);
     char why[PLUGIN_WHY];
@@ -109,6 +111,7 @@ slm_testee *testee_open_table(const slm_backend *table)
     testee_about *about = &testee->base.about;
 
     testee->base.kind = &table_kind;
+    testee->trusted = trusted;
     snprintf(about->name, sizeof about->name, "%s", table->name);
     snprintf(about->version, sizeof about->version, "%s", table->version);
     snprintf(about->url, sizeof about->url, "%s", table->url ? table->url : "");

@@ -69,6 +69,8 @@ typedef struct vec_tensor {
 typedef struct vec_outcome {
     slm_status status;
     char field[SLM_NAME]; /* of the error; "" when not given                */
+    bool has_index;
+    size_t index; /* of the error, when has_index                           */
     size_t n_out;
     vec_tensor *out;
     vec_mark mark;

@@ -19,6 +19,7 @@ enum {
     KEY_OUT,
     KEY_STATUS,
     KEY_FIELD,
+    KEY_INDEX,
     KEY_EITHER,
     KEY_ALIAS,
     KEY_SUPERSEDED_BY,
@@ -26,9 +27,17 @@ enum {
 };
 
 static const char *const keys[N_KEYS] = {
-    "id",     "note",  "op",     "provenance", "source",       "tier",
-    "clause", "kills", "tags",   "config",     "in",           "out",
-    "status", "field", "either", "alias",      "superseded_by"};
+    "id",     "note",  "op",    "provenance", "source", "tier",
+    "clause", "kills", "tags",  "config",     "in",     "out",
+    "status", "field", "index", "either",     "alias",  "superseded_by"};
+
+/* The members of one outcome, in a case or in an item of `either`. */
+typedef struct outcome_nodes {
+    const tree_node *values; /* `out` */
+    const tree_node *status;
+    const tree_node *field;
+    const tree_node *index;
+} outcome_nodes;
 
 /* What a case may expect. MEMORY and INTERNAL are faults, UNSUPPORTED is a skip. */
 static const slm_status statuses[] = {SLM_ERR_SHAPE,     SLM_ERR_ALIAS,  SLM_ERR_DOMAIN,
@@ -112,38 +121,62 @@ static int load_lists(loader *ld, const load_defaults *defaults,
            (!tags || load_words(ld, tags, "tags", false, &out->n_tags, &out->tags));
 }
 
-static int load_status(loader *ld, const tree_node *status, const tree_node *field,
-                       vec_outcome *out)
+/* An index says nothing without the tensor that it counts in. */
+static int load_index(loader *ld, const outcome_nodes *from, vec_outcome *out)
+{
+    uint64_t index;
+
+    if (!from->index) return 1;
+    if (!from->field)
+        return load_fault(ld, &from->index->key->begin, "index needs a field");
+    if (!load_size(ld, from->index, "index", &index)) return 0;
+    out->has_index = true;
+    out->index = (size_t)index;
+    return 1;
+}
+
+static int load_status(loader *ld, const outcome_nodes *from, vec_outcome *out)
 {
     const char *names[N_STATUSES];
     char *name;
     size_t i;
 
     for (size_t s = 0; s < N_STATUSES; s++) names[s] = slm_status_name(statuses[s]);
-    if (!load_choice(ld, status, "status", names, N_STATUSES, &i)) return 0;
+    if (!load_choice(ld, from->status, "status", names, N_STATUSES, &i)) return 0;
     out->status = statuses[i];
-    if (!field) return 1;
-    if (!load_word(ld, field, "field", false, SLM_NAME - 1, &name)) return 0;
-    memcpy(out->field, name, strlen(name) + 1);
+    if (from->field) {
+        if (!load_word(ld, from->field, "field", false, SLM_NAME - 1, &name)) return 0;
+        memcpy(out->field, name, strlen(name) + 1);
+    }
+    return load_index(ld, from, out);
+}
+
+/* `field` and `index` belong to a refusal. */
+static int load_only_with_status(loader *ld, const outcome_nodes *from)
+{
+    if (from->status) return 1;
+    if (from->field)
+        return load_fault(ld, &from->field->key->begin, "field goes with status only");
+    if (from->index)
+        return load_fault(ld, &from->index->key->begin, "index goes with status only");
     return 1;
 }
 
 /* One outcome: `out` or `status`, as far as the keys are there. */
-static int load_outcome(loader *ld, const tree_node *values, const tree_node *status,
-                        const tree_node *field, const vec_case *test, vec_outcome *out)
+static int load_outcome(loader *ld, const outcome_nodes *from, const vec_case *test,
+                        vec_outcome *out)
 {
-    out->mark = values ? values->begin : status->begin;
-    if (field && !status)
-        return load_fault(ld, &field->key->begin, "field goes with status only");
-    if (status) return load_status(ld, status, field, out);
+    out->mark = from->values ? from->values->begin : from->status->begin;
+    if (!load_only_with_status(ld, from)) return 0;
+    if (from->status) return load_status(ld, from, out);
     out->status = SLM_OK;
-    return load_outputs(ld, values, test, out);
+    return load_outputs(ld, from->values, test, out);
 }
 
 static int load_either(loader *ld, const tree_node *list, vec_case *out)
 {
-    static const char *const names[] = {"out", "status", "field"};
-    const tree_node *found[3];
+    static const char *const names[] = {"out", "status", "field", "index"};
+    const tree_node *found[4];
 
     if (list->kind != TREE_LIST)
         return load_unexpected(ld, list, "either", "a list of outcomes");
@@ -153,13 +186,13 @@ static int load_either(loader *ld, const tree_node *list, vec_case *out)
     out->outcomes = arena_new(ld->memory, list->n, sizeof *out->outcomes);
     if (!out->outcomes) return load_no_memory(ld);
     for (const tree_node *item = list->first; item; item = item->next) {
-        if (!load_keys(ld, item, "an outcome", names, 3, found)) return 0;
+        if (!load_keys(ld, item, "an outcome", names, 4, found)) return 0;
         if (!found[0] == !found[1])
             return load_fault(ld, &item->begin,
                               "an outcome needs one of out and status, got %s",
                               found[0] ? "both" : "neither");
-        if (!load_outcome(ld, found[0], found[1], found[2], out,
-                          &out->outcomes[out->n_outcomes++]))
+        if (!load_outcome(ld, &(outcome_nodes){found[0], found[1], found[2], found[3]},
+                          out, &out->outcomes[out->n_outcomes++]))
             return 0;
     }
     return 1;
@@ -168,22 +201,21 @@ static int load_either(loader *ld, const tree_node *list, vec_case *out)
 static int load_outcomes(loader *ld, const tree_node *map,
                          const tree_node *const *found, vec_case *out)
 {
-    const int n = (found[KEY_OUT] != NULL) + (found[KEY_STATUS] != NULL) +
-                  (found[KEY_EITHER] != NULL);
+    const outcome_nodes own = {found[KEY_OUT], found[KEY_STATUS], found[KEY_FIELD],
+                               found[KEY_INDEX]};
+    const int n =
+        (own.values != NULL) + (own.status != NULL) + (found[KEY_EITHER] != NULL);
 
     if (n != 1)
         return load_fault(ld, &map->begin,
                           "a case needs one of out, status and either, got %s",
                           n == 0 ? "none" : "several");
-    if (found[KEY_FIELD] && !found[KEY_STATUS])
-        return load_fault(ld, &found[KEY_FIELD]->key->begin,
-                          "field goes with status only");
+    if (!load_only_with_status(ld, &own)) return 0;
     if (found[KEY_EITHER]) return load_either(ld, found[KEY_EITHER], out);
     out->outcomes = arena_new(ld->memory, 1, sizeof *out->outcomes);
     if (!out->outcomes) return load_no_memory(ld);
     out->n_outcomes = 1;
-    return load_outcome(ld, found[KEY_OUT], found[KEY_STATUS], found[KEY_FIELD], out,
-                        out->outcomes);
+    return load_outcome(ld, &own, out, out->outcomes);
 }
 
 /* X1 refuses every overlap, so a case with an alias cannot expect values. */

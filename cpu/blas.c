@@ -234,7 +234,7 @@ const slm_backend *slm_cpu_blas_backend(void)
         .abi_minor = SLM_ABI_MINOR,
         .name = "cpu-blas",
         .version = "0.1",
-        .flags = SLM_DETERMINISTIC,
+        .flags = SLM_DETERMINISTIC | SLM_STRIDED,
         .levels = SLM_LEVEL_INFER | SLM_LEVEL_TRAIN | SLM_LEVEL_DIST,
         .arithmetic = &arithmetic,
         .ops = &ops,

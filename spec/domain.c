@@ -272,12 +272,14 @@ static slm_status check_histogram(const door *at, const slm_tensor *hist)
 }
 
 /* Counts of the parts: none negative, each sum over the parts fits in an int64. A sum
- * that does not is reported at the element that takes it too far.                 Q3 */
+ * that does not is reported at the element that takes it too far, of several at the
+ * lowest.                                                                         C1 */
 static slm_status check_parts(const door *at, const slm_tensor *parts)
 {
     const slm_status status = check_counts(at, "parts", parts);
     const size_t n_parts = visible(parts) ? at->call->n_parts : 0;
     const size_t each = n_parts ? visible(parts) / n_parts : 0;
+    size_t lowest = SIZE_MAX;
 
     for (size_t i = 0; i < each && !status; i++) {
         int64_t sum = 0;
@@ -285,13 +287,15 @@ static slm_status check_parts(const door *at, const slm_tensor *parts)
         for (size_t part = 0; part < n_parts; part++) {
             const size_t index = part * each + i;
 
+            if (index >= lowest) break;
             if (__builtin_add_overflow(sum, *(const int64_t *)element(parts, index),
                                        &sum))
-                return slm_fail(at->error, SLM_ERR_DOMAIN, at->name, "parts", index,
-                                "a sum over the parts <= 2^63 - 1");
+                lowest = index;
         }
     }
-    return status;
+    if (lowest == SIZE_MAX) return status;
+    return slm_fail(at->error, SLM_ERR_DOMAIN, at->name, "parts", lowest,
+                    "a sum over the parts <= 2^63 - 1");
 }
 
 static slm_status check_values(const door *at)

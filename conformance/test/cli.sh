@@ -67,6 +67,24 @@ if command -v prove >/dev/null; then
 fi
 head -n 1 "$out/tap14" | grep -qx 'TAP version 14' || fail "TAP 14 says so"
 
+# 256 failures are no success: exit codes are not counts.
+mkdir -p "$out/many/situ"
+{
+    printf '%s\n' 'schema: slm-vector/1' 'family: situ/many' 'about: the same value 256 times' 'clause: [L1]' 'config: {f: 1}' 'in:' \
+        '  gate_up: {shape: [1, 2], data: [0x1.8p+1, 0x1p+0]}' 'cases:'
+    for i in $(seq 256); do printf '  - id: c%d\n    op: situ_glu\n    provenance: ref\n    out:\n      h: pending\n' "$i"; done
+} >"$out/many/situ/many.yaml"
+expect 0 "$SLMOE" gen --vectors "$out/many"
+expect 1 "$SLMOE" run -b mutant:hard-clamp --vectors "$out/many" -j 2
+says stdout '0 passed, 256 failed, 0 skipped'
+expect 0 "$SLMOE" run -b variant:sequential --vectors "$out/many" -j 2
+for jobs in 1 2; do
+    expect 1 "$SLMOE" run -b mutant:hard-clamp --vectors "$out/many" -j $jobs --max-fail 3
+    says stdout '0 passed, 3 failed, 0 skipped'
+    says stderr 'stopped by --max-fail 3; 253 of 256 cases were not judged'
+done
+expect 2 "$SLMOE" run --max-fail 0
+
 # A case as people read it; a clause.
 expect 0 "$SLMOE" show qb/documents/seed-21
 says stdout '0x1.c33664p-2 (0.4406372)'

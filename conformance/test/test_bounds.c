@@ -195,7 +195,7 @@ static void activations_hold_in_binary32(void **state)
                                  bound_around((double)b, 0));
 
             assert_true(range.lo <= h && h <= range.hi);
-            assert_true(fabs(h) <= bound_activation_limit(&config));
+            assert_true(fabs(h) <= bound_activation_limit(&config, 0x1p-24));
         }
     }
 }
@@ -287,6 +287,35 @@ static void histogram_edges_move_with_the_balance_roundoff(void **state)
     assert_true(bound_hist_edge(&narrow, -1, 1) >= 14 * 0x1p-24);
 }
 
+/* 4 x 25.1: bf16 holds 100 and 100.5 and nothing between. */
+static void a_coarse_store_may_lift_the_cap_of_an_activation(void **state)
+{
+    slm_config config;
+
+    (void)state;
+    slm_config_profile("paper", &config);
+    assert_true(bound_activation_limit(&config, 0x1p-8) == 100);
+    config.beta_up = 25.1;
+    assert_true(bound_activation_limit(&config, 0x1p-24) < 100.5);
+    assert_true(bound_activation_limit(&config, 0x1p-8) >= 100.5);
+    assert_true(bound_activation_limit(&config, 0x1p-8) < 101);
+}
+
+/* The least positive bf16 is 2^-133: 0x1.8p-135 becomes 0, 0x1.8p-134 becomes 2^-133. */
+static void subnormals_of_a_coarse_store_have_coarse_steps(void **state)
+{
+    const bound_rules rules = binary32();
+
+    (void)state;
+    assert_true(bound_store(&rules, 0x1.8p-135, 0, 0x1p-8) >= 0x1.8p-135);
+    assert_true(bound_store(&rules, 0x1.8p-134, 0, 0x1p-8) >= 0x1p-135);
+    assert_true(bound_store(&rules, 0x1.8p-134, 0, 0x1p-8) < 0x1.1p-134);
+    assert_true(bound_store(&rules, 0x1.8p-133, 0, 0x1p-8) > 0);
+    assert_true(bound_store(&rules, 0x1p-133, 0, 0x1p-8) == 0);
+    assert_true(bound_store(&rules, 0x1p-140, 0, 0x1p-24) == 0);
+    assert_true(bound_store(&rules, 0x1.8p-149, 0, 0x1p-24) < 0x1.1p-150);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -306,6 +335,8 @@ int main(void)
         cmocka_unit_test(rmsnorm_bound_is_relative_and_grows_with_width),
         cmocka_unit_test(half_an_ulp_bounds_a_new_bias),
         cmocka_unit_test(histogram_edges_move_with_the_balance_roundoff),
+        cmocka_unit_test(a_coarse_store_may_lift_the_cap_of_an_activation),
+        cmocka_unit_test(subnormals_of_a_coarse_store_have_coarse_steps),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL) != 0;

@@ -97,6 +97,34 @@ static void scores_beside_a_huge_cutoff_still_differ(void **state)
     cpu_release(&out);
 }
 
+/* Gaps of column 0 within 2^-70 of the tolerance, on both sides of it. */
+static void the_last_bit_of_an_exact_sum_decides_a_tie(void **state)
+{
+    static const struct {
+        float first, second, above;
+        slm_status status;
+    } pairs[] = {
+        {0x1.6e527cp-50f, 0x1.e3ff52p-25f, 0x1.0000aap-1f, SLM_ERR_TIE},
+        {0x1.6e528p-50f, 0x1.e3ff52p-25f, 0x1.0000aap-1f, SLM_OK},
+        {0x1.c009c6p-29f, 0x1.73d18p-56f, 0x1.0000a8p-1f, SLM_ERR_TIE},
+        {0x1.c009c6p-29f, 0x1.73d17p-56f, 0x1.0000a8p-1f, SLM_OK},
+    };
+    const float bias[] = {0.0f, 0.0f, 0.0f};
+    const slm_config config = balancing(3, 1, SLM_BALANCE_STRICT);
+
+    (void)state;
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
+        const float score[] = {pairs[i].first, 0x1.ep-1f, 0x1p-1f, pairs[i].second,
+                               pairs[i].above, 0x1.fp-1f, 0.0f,    1.0f,
+                               0x1.9p-1f};
+        const cpu_given list[] = {{"score", score}, {"bias", bias}, {NULL, NULL}};
+        cpu_outcome out = cpu_run_plain(SLM_OP_qb_exact, &config, 3, list);
+
+        assert_int_equal(out.status, pairs[i].status);
+        cpu_release(&out);
+    }
+}
+
 static size_t bin_hit(const float *score, const float *bias, size_t n, size_t expert)
 {
     const cpu_given list[] = {
@@ -206,6 +234,7 @@ int main(void)
         cmocka_unit_test(exact_update_gives_the_example_of_its_clause),
         cmocka_unit_test(strict_refuses_a_share_that_is_no_integer_and_a_tie),
         cmocka_unit_test(scores_beside_a_huge_cutoff_still_differ),
+        cmocka_unit_test(the_last_bit_of_an_exact_sum_decides_a_tie),
         cmocka_unit_test(bins_are_those_of_exact_rationals),
         cmocka_unit_test(counts_do_not_depend_on_how_tokens_are_split),
         cmocka_unit_test(histogram_solves_the_example_of_its_clause),

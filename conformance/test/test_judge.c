@@ -211,6 +211,24 @@ static void a_refusal_needs_its_status_its_field_and_clean_outputs(void **state)
     case_free(&made);
 }
 
+static void a_refusal_names_the_element_where_the_file_names_one(void **state)
+{
+    made_case made;
+
+    (void)state;
+    open_thirds(&made); /* the error that is shown to the judge names element 0 */
+    made.outcome = (vec_outcome){
+        .status = SLM_ERR_NONFINITE, .field = "bias", .has_index = true, .index = 2};
+    assert_int_equal(case_judge_status(&made, SLM_ERR_NONFINITE, "bias"), JUDGE_FAIL);
+    assert_non_null(strstr(made.verdict.reason, "element 0 of bias, must name 2"));
+    made.outcome.index = 0;
+    assert_int_equal(case_judge_status(&made, SLM_ERR_NONFINITE, "bias"), JUDGE_PASS);
+    made.outcome.index = 2;
+    made.outcome.has_index = false;
+    assert_int_equal(case_judge_status(&made, SLM_ERR_NONFINITE, "bias"), JUDGE_PASS);
+    case_free(&made);
+}
+
 static void one_of_several_outcomes_is_enough(void **state)
 {
     vec_outcome outcomes[2] = {{.status = SLM_ERR_NONFINITE, .field = "score"},
@@ -485,6 +503,39 @@ static void the_place_of_eps_shows_on_a_tiny_aggregate(void **state)
     case_free(&made);
 }
 
+/* 1.5 2^-8 of r is one and a half roundings of bf16: room for it only where gamma can
+ * have been multiplied in the narrow type, and that rounds. */
+static void a_narrow_gamma_rounds_unless_it_is_a_power_of_two(void **state)
+{
+    static const struct {
+        float gamma;
+        judge_state state;
+    } expected[] = {{1, JUDGE_FAIL}, {-4, JUDGE_FAIL}, {3, JUDGE_PASS}};
+    float u[] = {3, -1, 2, 5};
+    slm_arithmetic coarse = {.struct_size = sizeof coarse, .accumulator = 0x1p-24};
+
+    (void)state;
+    coarse.rsqrt_ulp = 4;
+    coarse.store[SLM_STAGE_R] = 0x1p-8;
+    for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
+        const float one = expected[i].gamma;
+        float gamma[] = {one, one, one, one};
+        made_case made;
+
+        case_begin(&made, SLM_OP_rmsnorm, "paper");
+        made.test.config.d_latent = 4;
+        made.test.call.n_tokens = 1;
+        case_in(&made, "u", u);
+        case_in(&made, "gamma", gamma);
+        case_build(&made);
+        plain_rmsnorm(u, gamma, 4, 8, PLAIN_RIGHT, case_f32(&made, "r"));
+        assert_int_equal(case_judge_under(&made, &coarse), JUDGE_PASS);
+        for (size_t j = 0; j < 4; j++) case_f32(&made, "r")[j] *= 1 + 0x1.8p-8f;
+        assert_int_equal(case_judge_under(&made, &coarse), expected[i].state);
+        case_free(&made);
+    }
+}
+
 static void permute_is_exact(void **state)
 {
     int32_t ids[] = {2, 0, 0, 3, 2, 3};
@@ -524,6 +575,7 @@ int main(void)
         cmocka_unit_test(a_changed_input_fails),
         cmocka_unit_test(an_error_where_a_result_is_due_fails),
         cmocka_unit_test(a_refusal_needs_its_status_its_field_and_clean_outputs),
+        cmocka_unit_test(a_refusal_names_the_element_where_the_file_names_one),
         cmocka_unit_test(one_of_several_outcomes_is_enough),
         cmocka_unit_test(exact_mode_wants_golden_bits),
         cmocka_unit_test(exact_mode_passes_over_any_and_wants_nan_for_nan),
@@ -534,6 +586,7 @@ int main(void)
         cmocka_unit_test(activations_of_edge_values_are_judged),
         cmocka_unit_test(an_answer_that_zeros_would_meet_is_vacuous),
         cmocka_unit_test(the_place_of_eps_shows_on_a_tiny_aggregate),
+        cmocka_unit_test(a_narrow_gamma_rounds_unless_it_is_a_power_of_two),
         cmocka_unit_test(permute_is_exact),
     };
 

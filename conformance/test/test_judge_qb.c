@@ -90,6 +90,54 @@ static void the_neighbouring_order_statistic_fails(void **state)
     case_free(&made);
 }
 
+static judge_state answer(made_case *made, slm_status status, double balance)
+{
+    const slm_arithmetic given = {.struct_size = sizeof given, .balance = balance};
+    const slm_error error = {.status = status, .field = "new_bias"};
+
+    judge_case(&made->test, &made->frame, status, &error, &given, false,
+               &made->verdict);
+    return made->verdict.state;
+}
+
+/* Column 0 of r is -gap, 0, and the note's threshold 1e-8. What binary32 makes of a gap
+ * within its own roundoff is its own affair, either way.                          Q2 */
+static void a_tie_is_free_within_the_declared_roundoff_alone(void **state)
+{
+    static const struct {
+        double off; /* of the gap from the threshold */
+        slm_status wanted;
+        judge_state narrow; /* of the other outcome in binary32 */
+    } expected[] = {{0x1p-50, SLM_OK, JUDGE_PASS},
+                    {0x1p-40, SLM_OK, JUDGE_FAIL},
+                    {-0x1p-50, SLM_ERR_TIE, JUDGE_PASS},
+                    {-0x1p-40, SLM_ERR_TIE, JUDGE_FAIL}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
+        const slm_status other = expected[i].wanted == SLM_OK ? SLM_ERR_TIE : SLM_OK;
+        float score[] = {(float)(0x1p-27 + 1e-8 + expected[i].off), 0x1p-27f, 0.5f,
+                         0.75f};
+        made_case made;
+
+        case_begin(&made, SLM_OP_qb_exact, "paper");
+        set_sizes(&made, 2);
+        made.test.config.n_experts = 2;
+        case_in(&made, "score", score);
+        case_in(&made, "bias", zero_bias);
+        case_build(&made);
+        made.outcome.status = expected[i].wanted;
+        assert_int_equal((double)score[0] - 0x1p-27 > 1e-8, expected[i].off > 0);
+        if (other == SLM_OK) { /* candidates are column 0's and column 1's upper 0 */
+            for (size_t j = 0; j < 2; j++) case_f32(&made, "new_bias")[j] = 0;
+            for (size_t j = 0; j < 2; j++) case_f64(&made, "candidate")[j] = 0;
+        }
+        assert_int_equal(answer(&made, other, 0x1p-53), JUDGE_FAIL);
+        assert_int_equal(answer(&made, other, 0x1p-24), expected[i].narrow);
+        case_free(&made);
+    }
+}
+
 static void without_tokens_the_bias_keeps_its_bits(void **state)
 {
     float bias[] = {-0.0f, 1, 0x1p-149f, -2};
@@ -295,6 +343,7 @@ int main(void)
         cmocka_unit_test(the_order_statistic_is_judged_to_half_an_ulp),
         cmocka_unit_test(a_bias_that_is_not_centred_fails),
         cmocka_unit_test(the_neighbouring_order_statistic_fails),
+        cmocka_unit_test(a_tie_is_free_within_the_declared_roundoff_alone),
         cmocka_unit_test(without_tokens_the_bias_keeps_its_bits),
         cmocka_unit_test(counts_are_added_to_the_given_ones),
         cmocka_unit_test(a_lost_or_misplaced_count_fails),

@@ -35,6 +35,7 @@ static const judge_verdict passed = {
     .stages = {{.name = "r", .checked = 6, .used = 0.25}},
     .forced = 2,
     .tie = 1,
+    .controls = {[JUDGE_ZEROS] = JUDGE_NULL_FAILS, [JUDGE_ROTATED] = JUDGE_NULL_SAME},
     .seconds = 0.5,
     .output = "a \"word\"\nand <another> & more"};
 static const judge_verdict failed = {
@@ -46,7 +47,9 @@ static const judge_verdict failed = {
     .place = "r[0,1]",
     .got = "nan",
     .want = "0x1p-2 (0.25) +- 0x1p-26",
-    .multiple = (double)INFINITY};
+    .multiple = (double)INFINITY,
+    .nearest = "norm-missing",
+    .n_alike = 2};
 static const judge_verdict crashed = {.state = JUDGE_CRASH,
                                       .reason = "died of \"signal\" <11> & more"};
 static const testee_about about = {
@@ -166,6 +169,11 @@ static void json_lines_parse_back_with_what_the_verdict_says(void **state)
     assert_int_equal(integer(part, "checked"), 6);
     assert_true(json_number_value(json_object_get(part, "used")) == 0.25);
     assert_null(json_object_get(line, "finding"));
+    assert_null(json_object_get(line, "nearest"));
+    part = json_object_get(line, "controls");
+    assert_int_equal(json_object_size(part), 2);
+    assert_string_equal(string(part, "zeros"), "fails");
+    assert_string_equal(string(part, "rotated"), "same");
     json_decref(line);
 
     line = next_line(&at);
@@ -176,6 +184,8 @@ static void json_lines_parse_back_with_what_the_verdict_says(void **state)
     assert_string_equal(string(part, "got"), failed.got);
     assert_string_equal(string(part, "want"), failed.want);
     assert_string_equal(string(part, "multiple"), "inf");
+    assert_string_equal(string(line, "nearest"), "norm-missing");
+    assert_null(json_object_get(line, "controls"));
     assert_null(json_object_get(line, "output"));
     json_decref(line);
 
@@ -203,9 +213,13 @@ static void people_read_place_bound_reason_output_and_the_command_again(void **s
     char *text = written("human");
 
     (void)state;
-    holds(text, "FAIL    ./made.so  rmsnorm/made/bad  L2  stage r\n"
-                "      r[0,1] got nan want 0x1p-2 (0.25) +- 0x1p-26: outside every "
-                "bound\n");
+    holds(text,
+          "FAIL    ./made.so  rmsnorm/made/bad  L2  stage r\n"
+          "      r[0,1] got nan want 0x1p-2 (0.25) +- 0x1p-26: outside every "
+          "bound\n"
+          "      looks like: norm-missing (r = u (Megatron-LM 94)); no farther: 2 "
+          "more of `slmoe mutants`\n");
+    holds(text, "1 tie  controls: zeros fails, rotated same\n");
     holds(text,
           "again: slmoe run -b ./made.so --tier full --only 'rmsnorm/made/bad'\n");
     holds(text, "CRASH   ./made.so  rmsnorm/made/bad\n"
@@ -242,6 +256,7 @@ static void junit_counts_and_escapes(void **state)
     (void)state;
     holds(text, "tests=\"3\" failures=\"1\" errors=\"1\" skipped=\"0\"");
     holds(text, "died of &quot;signal&quot; &lt;11&gt; &amp; more");
+    holds(text, "; looks like norm-missing</failure>");
     holds(text, "</testsuites>\n");
     assert_null(strstr(text, "<11>"));
     free(text);
@@ -255,6 +270,7 @@ static void tap_numbers_its_results_and_plans_them(void **state)
     assert_memory_equal(text, "TAP version 14\n", 15);
     holds(text, "\nok 1 - ");
     holds(text, "\nnot ok 2 - ");
+    holds(text, "\n  nearest: \"norm-missing\"\n");
     holds(text, "\nnot ok 3 - ");
     holds(text, "\n1..3\n");
     free(text);

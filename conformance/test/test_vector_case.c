@@ -342,6 +342,40 @@ static void expect_good(const char *text, const char *old, const char *new)
     free(other);
 }
 
+static void an_index_goes_with_a_field_and_stands_in_either_too(void **state)
+{
+    static const text_fault faults[] = {
+        {"    field: top_k", "    index: 3", 34, 5, "index needs a field"},
+        {"    field: top_k", "    field: top_k\n    index: -1", 35, 12,
+         "index: expected a decimal integer >= 0, got '-1'"},
+        {"    field: top_k", "    field: top_k\n    index: 0x1", 35, 12,
+         "index: expected a decimal integer >= 0, got '0x1'"},
+        {"    either:\n", "    index: 3\n    either:\n", 55, 5,
+         "index goes with status only"},
+        {"      - {status: SLM_ERR_NONFINITE, field: logit}\n",
+         "      - {out: {ids: {shape: [1, 2], fill: 1}}, index: 3}\n", 56, 48,
+         "index goes with status only"},
+    };
+    char *text =
+        text_replace(text_select, "field: top_k", "field: top_k\n    index: 0");
+    char *more = text_replace(text, "field: logit}", "field: logit, index: 2}");
+    vec_set *set = text_load(more);
+    const vec_outcome *none = &set->families[0].cases[0].outcomes[0];
+    const vec_outcome *zero = &set->families[0].cases[1].outcomes[0];
+    const vec_outcome *two = &set->families[0].cases[3].outcomes[0];
+
+    (void)state;
+    assert_false(none->has_index);
+    assert_true(zero->has_index);
+    assert_int_equal(zero->index, 0);
+    assert_true(two->has_index);
+    assert_int_equal(two->index, 2);
+    vec_free(set);
+    free(more);
+    free(text);
+    text_faults(text_select, faults, LENGTH(faults));
+}
+
 static void shape_cases_may_lack_arguments_and_disagree(void **state)
 {
     static const char field[] = "SLM_ERR_DOMAIN\n    field: top_k";
@@ -368,6 +402,7 @@ int main(void)
         cmocka_unit_test(outputs_are_what_the_operation_writes),
         cmocka_unit_test(a_family_has_cases),
         cmocka_unit_test(sizes_that_overflow_are_refused),
+        cmocka_unit_test(an_index_goes_with_a_field_and_stands_in_either_too),
         cmocka_unit_test(shape_cases_may_lack_arguments_and_disagree),
     };
 

@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* conformance/test/test_views.c - tensors with gaps, transposed, backwards; no taps. X2 */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "case.h"
+
+#include "../hygiene.h"
+#include "../testee.h"
+
+#include <ref.h>
+
+#include <string.h>
+
+enum { TOKENS = 3, WIDTH = 5 };
+
+static float u_values[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+static float gamma_values[] = {0.5f, 1.5f, -2, 4, 1};
+
+/* rmsnorm of three rows of five, as views of that set. */
+static void begin_views(made_case *made, unsigned set)
+{
+    char why[256];
+
+    case_begin(made, SLM_OP_rmsnorm, "paper");
+    made->test.config.d_latent = WIDTH;
+    made->test.call.n_tokens = TOKENS;
+    case_in(made, "u", u_values);
+    case_in(made, "gamma", gamma_values);
+    assert_true(frame_build_as(&made->frame, &made->test,
+                               &(frame_options){.arena_fd = -1, .views = set}, why));
+}
+
+static float *element(const slm_tensor *tensor, size_t i, size_t j)
+{
+    return (float *)tensor->data + (ptrdiff_t)i * tensor->stride[0] +
+           (ptrdiff_t)j * tensor->stride[1];
+}
+
+static int is_packed(const slm_tensor *tensor)
+{
+    return tensor->stride[1] == 1 && tensor->stride[0] == WIDTH;
+}
+
+static void a_view_holds_what_the_packed_tensor_held(void **state)
+{
+    (void)state;
+    for (unsigned set = 1; set <= FRAME_VIEW_SETS; set++) {
+        made_case made;
+        const slm_tensor *u;
+
+        begin_views(&made, set);
+        assert_int_equal(frame_spread(&made.frame), 1);
+        u = frame_tensor(&made.frame, "u");
+        assert_false(is_packed(u));
+        for (size_t i = 0; i < TOKENS; i++)
+            for (size_t j = 0; j < WIDTH; j++)
+                assert_memory_equal(element(u, i, j), &u_values[i * WIDTH + j], 4);
+        assert_int_equal(
+            slm_check(SLM_OP_rmsnorm, &made.frame.config, made.frame.args, NULL),
+            SLM_OK);
+        assert_null(frame_gather(&made.frame));
+        assert_true(is_packed(frame_tensor(&made.frame, "u")));
+        assert_memory_equal(frame_tensor(&made.frame, "u")->data, u_values,
+                            sizeof u_values);
+        case_free(&made);
+    }
+}
+
+static void what_is_written_through_a_view_is_gathered(void **state)
+{
+    (void)state;
+    for (unsigned set = 1; set <= FRAME_VIEW_SETS; set++) {
+        made_case made;
+        const slm_tensor *r;
+
+        begin_views(&made, set);
+        assert_int_equal(frame_spread(&made.frame), 1);
+        r = frame_tensor(&made.frame, "r");
+        for (size_t i = 0; i < TOKENS; i++)
+            for (size_t j = 0; j < WIDTH; j++)
+                *element(r, i, j) = u_values[i * WIDTH + j];
+        assert_null(frame_gather(&made.frame));
+        assert_memory_equal(case_f32(&made, "r"), u_values, sizeof u_values);
+        case_free(&made);
+    }
+}
+
+static void a_write_between_the_elements_names_the_tensor(void **state)
+{
+    made_case made;
+
+    (void)state;
+    begin_views(&made, FRAME_VIEW_SETS);
+    assert_int_equal(frame_spread(&made.frame), 1);
+    *element(frame_tensor(&made.frame, "r"), 1, WIDTH) = 0.0f;
+    assert_string_equal(frame_gather(&made.frame), "r");
+    case_free(&made);
+}
+
+/* rmsnorm that reads rows as if they were packed, exact otherwise. */
+static slm_status reads_packed(slm_handle *handle, const slm_rmsnorm_args *args,
+                               slm_error *error)
+{
+    slm_rmsnorm_args wrong = *args;
+
+    wrong.u.stride[0] = (ptrdiff_t)wrong.u.shape[1];
+    return slm_ref_backend()->ops->rmsnorm(handle, &wrong, error);
+}
+
+/* select that works only where the cutoff is asked for. */
+static slm_status needs_the_cutoff(slm_handle *handle, const slm_select_args *args,
+                                   slm_error *error)
+{
+    if (args->cutoff.rank == 0)
+        return slm_fail(error, SLM_ERR_UNSUPPORTED, "select", "cutoff", 0, "a cutoff");
+    return slm_ref_backend()->ops->select(handle, args, error);
+}
+
+static float score_values[] = {0.5f, 0.25f};
+static float bias_values[] = {0, 0};
+
+/* select of one of two experts. */
+static void begin_select(made_case *made)
+{
+    case_begin(made, SLM_OP_select, "paper");
+    made->test.config.n_experts = 2;
+    made->test.config.top_k = 1;
+    made->test.call.n_tokens = 1;
+    case_in(made, "score", score_values);
+    case_in(made, "bias", bias_values);
+    case_build(made);
+}
+
+/* What the checks of memory and reuse say to a table that is ref's but for `ops`. */
+static judge_state judged(made_case *made, uint32_t flags, const slm_ops *ops,
+                          const char **clause)
+{
+    static judge_verdict verdict;
+    slm_backend table = *slm_ref_backend();
+    slm_testee *testee;
+    testee_reply reply;
+    call_frame frame;
+    char digest[65];
+
+    table.name = "another";
+    table.flags = flags;
+    table.ops = ops;
+    testee = testee_open_table(&table, true);
+    assert_non_null(testee);
+    assert_true(testee_frame(testee, &made->test, NULL, &frame, reply.why));
+    testee_run(testee, &frame, &reply);
+    assert_int_equal(reply.status, SLM_OK);
+    frame_digest(&frame, digest);
+    frame_free(&frame);
+    memset(&verdict, 0, sizeof verdict);
+    verdict.state = JUDGE_PASS;
+    hygiene_check(testee, &made->test, digest, &verdict);
+    testee_close(testee);
+    case_free(made);
+    *clause = verdict.clause;
+    return verdict.state;
+}
+
+static void who_claims_strides_and_reads_packed_rows_fails(void **state)
+{
+    slm_ops ops = *slm_ref_backend()->ops;
+    const char *clause;
+    made_case made;
+
+    (void)state;
+    begin_views(&made, 0);
+    assert_int_equal(judged(&made, SLM_STRIDED, &ops, &clause), JUDGE_PASS);
+    ops.rmsnorm = reads_packed;
+    begin_views(&made, 0);
+    assert_int_equal(judged(&made, SLM_STRIDED, &ops, &clause), JUDGE_FAIL);
+    assert_string_equal(clause, "L2");
+}
+
+static void who_does_not_claim_them_gets_packed_tensors(void **state)
+{
+    slm_ops ops = *slm_ref_backend()->ops;
+    const char *clause;
+    made_case made;
+
+    (void)state;
+    ops.rmsnorm = reads_packed;
+    begin_views(&made, 0);
+    assert_int_equal(judged(&made, 0, &ops, &clause), JUDGE_PASS);
+}
+
+static void who_cannot_do_without_its_taps_fails(void **state)
+{
+    slm_ops ops = *slm_ref_backend()->ops;
+    const char *clause;
+    made_case made;
+
+    (void)state;
+    begin_select(&made);
+    assert_int_equal(judged(&made, 0, &ops, &clause), JUDGE_PASS);
+    ops.select = needs_the_cutoff;
+    begin_select(&made);
+    assert_int_equal(judged(&made, 0, &ops, &clause), JUDGE_FAIL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_view_holds_what_the_packed_tensor_held),
+        cmocka_unit_test(what_is_written_through_a_view_is_gathered),
+        cmocka_unit_test(a_write_between_the_elements_names_the_tensor),
+        cmocka_unit_test(who_claims_strides_and_reads_packed_rows_fails),
+        cmocka_unit_test(who_does_not_claim_them_gets_packed_tensors),
+        cmocka_unit_test(who_cannot_do_without_its_taps_fails),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
