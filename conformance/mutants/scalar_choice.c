@@ -55,7 +55,8 @@ static int comes_first(const slm_handle *handle, const double *key, const float 
 {
     if (key[e] != key[best]) return key[e] > key[best];
     if (wrong(handle, MUTANT_higher_id_wins)) return 1;
-    if (wrong(handle, MUTANT_tie_across_blocks)) return e / 128 != best / 128;
+    if (wrong_in(handle, SLM_OP_select, MUTANT_tie_across_blocks))
+        return e / 128 != best / 128;
     if (wrong(handle, MUTANT_tie_by_raw_score)) return score[e] > score[best];
     if (wrong(handle, MUTANT_plus_zero_above_minus_zero))
         return signbit(key[best]) && !signbit(key[e]);

@@ -209,7 +209,8 @@ static void fill_column(const slm_handle *handle, space *at, const slm_tensor *s
 /* Whether the boundary of a sorted column is not unique. Precondition: 0 < q < m. */
 static int is_tied(const slm_handle *handle, const double *column, size_t m, size_t q)
 {
-    const int equal = handle->config.tie_test == SLM_TIE_EQUAL ||
+    const int equal = (handle->config.tie_test == SLM_TIE_EQUAL &&
+                       !wrong(handle, MUTANT_note_test_always)) ||
                       wrong(handle, MUTANT_equality_tie_test);
     const size_t upper =
         wrong(handle, MUTANT_tie_test_at_wrong_rank) ? at_most(q + 1, m - 1) : q;

@@ -43,12 +43,15 @@ void scalar_logits(const slm_handle *handle, float *logit, const slm_tensor *w_r
 }
 
 /* Without the largest logit taken off first. */
-static void overflowing_softmax(float *score, const float *logit, size_t n)
+static void overflowing_softmax(float *score, const float *logit, size_t n, int wide)
 {
-    float sum = 0.0f;
+    double sum = 0.0;
 
-    for (size_t e = 0; e < n; e++) sum += expf(logit[e]);
-    for (size_t e = 0; e < n; e++) score[e] = expf(logit[e]) / sum;
+    for (size_t e = 0; e < n; e++)
+        sum += wide ? exp((double)logit[e]) : (double)expf(logit[e]);
+    for (size_t e = 0; e < n; e++)
+        score[e] =
+            (float)((wide ? exp((double)logit[e]) : (double)expf(logit[e])) / sum);
 }
 
 /* An infinite logit that is the largest takes all. */
@@ -75,9 +78,10 @@ static void fill_scores(const slm_handle *handle, float *score, const float *log
     if (wrong(handle, MUTANT_softmax_for_sigmoid)) by_softmax = 1;
     if (wrong(handle, MUTANT_sigmoid_for_softmax)) by_softmax = 0;
     if (by_softmax) {
-        if (wrong(handle, MUTANT_exp_overflow) ||
-            wrong(handle, MUTANT_softmax_overflows))
-            overflowing_softmax(score, logit, n);
+        if (wrong(handle, MUTANT_exp_overflow))
+            overflowing_softmax(score, logit, n, 0);
+        else if (wrong(handle, MUTANT_softmax_overflows))
+            overflowing_softmax(score, logit, n, 1);
         else
             softmax(score, logit, n);
         for (size_t e = 0; e < n; e++) score[e] = scalar_flush(handle, score[e]);

@@ -52,6 +52,9 @@ static int undivided(const slm_handle *handle)
     const slm_config *config = &handle->config;
 
     if (wrong(handle, MUTANT_no_renormalise)) return 1;
+    if (wrong_in(handle, SLM_OP_select, MUTANT_softmax_not_renormalised) &&
+        config->score == SLM_SCORE_SOFTMAX && config->weighting == SLM_WEIGHT_RATIO)
+        return 1;
     if (config->top_k != 1) return 0;
     if (config->weighting == SLM_WEIGHT_RELEASE)
         return !wrong(handle, MUTANT_k1_normalised);

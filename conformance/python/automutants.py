@@ -158,9 +158,8 @@ def replacements(tokens: list[Token], i: int):
     if token.text in ("-", "!") and not ends_operand(before):
         yield "negation", i, i, ""
     if token.kind == "number" and re.search(r"[.pP]|^\d+[eE]", token.text):
-        suffix = "f" if token.text[-1] in "fF" and "p" in token.text.lower() or (
-            token.text[-1] in "fF" and not token.text.lower().startswith("0x")) else ""
-        number = token.text.rstrip("fF") if suffix else token.text
+        suffix = "f" if token.text[-1] in "fF" else ""  # a hexadecimal one ends in its exponent
+        number = token.text.rstrip("fF")
         zero = (float.fromhex(number) if "x" in number else float(number)) == 0.0
         yield from (("real", i, i, new) for new in (
             [f"1.0{suffix}"] if zero else

@@ -78,7 +78,7 @@ static void keys_outside_the_closed_lists_are_refused(void **state)
          "tags, in, config, cases"},
         {"    note: weights", "    nota: weights", 11, 5,
          "unknown key 'nota' in a case; known: id, note, op, provenance, source, tier, "
-         "clause, kills, tags, config, in, out, status, field, either, alias, "
+         "clause, kills, tags, config, in, out, status, field, index, either, alias, "
          "superseded_by"},
         {"config: {n: 3,", "config: {N: 3,", 6, 10,
          "unknown key 'N' in config; known: profile, d, l, n, k, f, S, fs, B, T, R, "
@@ -92,8 +92,10 @@ static void keys_outside_the_closed_lists_are_refused(void **state)
         {"{output: weight", "{out: weight", 65, 13,
          "unknown key 'out' in alias; known: output, with"},
         {"{status: SLM_ERR_NONFINITE, field: logit}",
-         "{status: SLM_ERR_NONFINITE, index: 3}", 56, 37,
-         "unknown key 'index' in an outcome; known: out, status, field"},
+         "{status: SLM_ERR_NONFINITE, place: 3}", 56, 37,
+         "unknown key 'place' in an outcome; known: out, status, field, index"},
+        {"{status: SLM_ERR_NONFINITE, field: logit}",
+         "{status: SLM_ERR_NONFINITE, index: 3}", 56, 37, "index needs a field"},
         {"      score: {shape: [1, 3], data", "      scores: {shape: [1, 3], data", 16,
          7, "unknown input 'scores' of select; known: score, logit, bias"},
         {"      cutoff: {", "      cutof: {", 26, 7,
@@ -106,7 +108,7 @@ static void keys_outside_the_closed_lists_are_refused(void **state)
          "    averyveryverylongkeythatgoesonandonandonandonandon: weights", 11, 5,
          "unknown key 'averyveryverylongkeythatgoesonandonandon...' in a case; known: "
          "id, note, op, provenance, source, tier, clause, kills, tags, config, in, "
-         "out, status, field, either, alias, superseded_by"},
+         "out, status, field, index, either, alias, superseded_by"},
     };
 
     (void)state;

@@ -144,8 +144,8 @@ def rounding() -> Family:
 
 def strict() -> Family:
     f = Family("qb/strict", "Strict refuses a fractional target and a tie at the boundary.",
-               ["Q2"], ["equality-tie-test", "strict-accepts-ties", "tie-test-at-wrong-rank",
-                        "highest-tie-reported"])
+               ["Q2"], ["note-test-always", "equality-tie-test", "strict-accepts-ties",
+                        "tie-test-at-wrong-rank", "highest-tie-reported"])
     u = 2.0**-24
 
     def near(gap, **config):

@@ -41,7 +41,7 @@ def layer() -> Family:
 
 def ffn() -> Family:
     f = Family("ffn/found-by-mutation", "An infinity in x is not hidden by what comes later.",
-               ["R4"], ["nan-poisons-other-rows"])
+               ["R4"])
     nan = math.nan
     f.add("infinite-row", "dense_ffn", {"expert": "relu", "d": 2, "f": 1},
           {"x": [[1.0, 0.0], [math.inf, 0.0], [0.0, 2.0]], "w_up": [[1.0, 1.0]],
@@ -110,7 +110,7 @@ def boundary(below, above, tokens=3):
 
 def qb() -> Family:
     f = Family("qb/found-by-mutation",
-               "The tie test on both sides of its bound, for either sign of r and in any token order.",
+               "The tie test on both sides of its bound, for either sign of r and any token order.",
                ["Q2"])
     config = {"n": 3, "k": 1}
     tie = {"status": "SLM_ERR_TIE", "field": "new_bias"}

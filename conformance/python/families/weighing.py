@@ -188,7 +188,7 @@ def saturated() -> Family:
 def softmax() -> Family:
     f = Family("select/softmax-control",
                "A control that is not K3: softmax scores over the row.",
-               ["L4"], ["sigmoid-for-softmax", "softmax-overflows"])
+               ["L4"], ["softmax-not-renormalised", "sigmoid-for-softmax", "softmax-overflows"])
     f.add("equal-logits", "select", {"n": 4, "k": 2, "score": "softmax"},
           {"logit": [[0.0] * 4], "bias": [0.0, 0.0, 0.25, 0.0]},
           out={"ids": [[2, 0]], "weight": [[0.5, 0.5]], "cutoff": [0.25]})
