@@ -69,6 +69,23 @@ static bool accept(const repetition *check, const call_frame *frame,
     return false;
 }
 
+/* Where it declares itself deterministic, the bits are those of the first time: the same
+ * call, with other poison in outputs and workspace. */
+static bool same_bits(const repetition *check, const call_frame *frame,
+                      const char *circumstance)
+{
+    char digest[65];
+
+    if (!(testee_describe(check->testee)->flags & SLM_DETERMINISTIC)) return true;
+    frame_digest(frame, digest);
+    if (strcmp(digest, check->digest) == 0) return true;
+    fail(
+        check, JUDGE_FAIL, "A2", circumstance,
+        "other bits than the first time, though it declares itself deterministic: does "
+        "the answer depend on what lay in an output or the workspace?");
+    return false;
+}
+
 static bool repeat(const repetition *check, const frame_options *layout, bool finite,
                    const char *clause, const char *circumstance)
 {
@@ -81,21 +98,7 @@ static bool repeat(const repetition *check, const frame_options *layout, bool fi
     frame_poison(&frame, finite);
     testee_run(check->testee, &frame, &reply);
     ok = accept(check, &frame, &reply, clause, circumstance);
-    /* Both poisons are the same 32 bits everywhere: an element that was never written
-     * would hold the second one now. */
-    if (ok && (testee_describe(check->testee)->flags & SLM_DETERMINISTIC) && finite) {
-        char digest[65];
-
-        frame_digest(&frame, digest);
-        if (strcmp(digest, check->digest) != 0) {
-            fail(
-                check, JUDGE_FAIL, "A2", circumstance,
-                "other bits than the first time, though it declares itself "
-                "deterministic: does the answer depend on what lay in an output or the "
-                "workspace?");
-            ok = false;
-        }
-    }
+    if (ok && finite) ok = same_bits(check, &frame, circumstance);
     frame_free(&frame);
     return ok;
 }
@@ -275,7 +278,8 @@ static bool in_a_row(const repetition *check)
         testee_call(check->testee, &frame, &reply);
         show_rows(&frame, 0, tokens);
         if (reply.outcome != TESTEE_RETURNED || calls[i].kind == FULL)
-            ok = accept(check, &frame, &reply, "A3", circumstance);
+            ok = accept(check, &frame, &reply, "A3", circumstance) &&
+                 same_bits(check, &frame, circumstance);
         reply.status = SLM_OK;
     }
     testee_end(check->testee, &frame, &reply);

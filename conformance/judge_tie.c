@@ -45,6 +45,8 @@ static int ascending(const void *a, const void *b)
 /* How a column's boundary stands to the test. */
 enum { UNIQUE = 1, UNDECIDED = 2, TIED = 4 };
 
+/* Equal required biases are equal in any arithmetic. Where the file wants a result no
+ * column is tied, and a gap of 0 is one that binary64 does not see. */
 static int stand(const judge_trial *trial, const double *column, size_t q)
 {
     const double lower = column[q - 1], upper = column[q];
@@ -55,7 +57,8 @@ static int stand(const judge_trial *trial, const double *column, size_t q)
         4 * trial->rules.balance * (fabs(lower) + fabs(upper) + threshold);
 
     if (gap > threshold + margin) return UNIQUE;
-    return gap < threshold - margin || gap == 0 ? TIED : UNDECIDED;
+    if (gap < threshold - margin) return TIED;
+    return gap == 0 && trial->outcome->status == SLM_ERR_TIE ? TIED : UNDECIDED;
 }
 
 int judge_tie_is_free(const judge_trial *trial, slm_status status)
