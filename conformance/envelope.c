@@ -125,16 +125,29 @@ static double capped(noise_source *noise, double x, double beta, int disturbed)
     return beta * t;
 }
 
+/* What products that underflow may lose. */
+static double underflow(noise_source *noise)
+{
+    return (noise->e->rules->eta + noise->e->rules->phi) * uniform(noise);
+}
+
+/* Underflow in one factor is magnified by the others, as in bound_activation(). */
 static double activation(noise_source *noise, double a, double b, int disturbed)
 {
     const slm_config *config = noise->e->config;
     const double rel = disturbed ? noise->e->rules->sigmoid + 6 * U32 : 0;
+    double least = disturbed ? underflow(noise) : 0;
 
     if (config->expert == SLM_EXPERT_RELU) return fmax(0, b);
-    if (config->expert == SLM_EXPERT_SWIGLU)
-        return a * sigma(a) * b * (1 + rel * uniform(noise));
+    if (config->expert == SLM_EXPERT_SWIGLU) {
+        least *= fabs(a) + fabs(b) + 1;
+        return a * sigma(a) * b * (1 + rel * uniform(noise)) + least;
+    }
+    least *= config->beta_gate + config->beta_up + 1;
     return capped(noise, a, config->beta_gate, disturbed) * sigma(a) *
-           capped(noise, b, config->beta_up, disturbed) * (1 + rel * uniform(noise));
+               capped(noise, b, config->beta_up, disturbed) *
+               (1 + rel * uniform(noise)) +
+           least;
 }
 
 /* h[s, :] of x[s, :] under gate and up; malloc'ed. */
@@ -207,8 +220,8 @@ static double *combine(noise_source *noise, const double *z)
         flint_free(o);
     }
     for (size_t i = l; i < RUNS * l; i++)
-        u[i] +=
-            fmax(e->rules->u, U32) * sqrt((double)k + 1) * gauge[i] * uniform(noise);
+        u[i] += sqrt((double)k + 1) *
+                (fmax(e->rules->u, U32) * gauge[i] * uniform(noise) + underflow(noise));
     store_all(noise, u, l, coarse(e, SLM_STAGE_U));
     flint_free(gauge);
     return u;
@@ -232,7 +245,9 @@ static void normalise(noise_source *noise, double *u)
         if (s > 0) scale *= 1 + rel * uniform(noise);
         for (size_t i = 0; i < l; i++) {
             row[i] *= scale;
-            if (s > 0) row[i] = store(noise, row[i] * (1 + U32 * uniform(noise)), v);
+            if (s > 0)
+                row[i] = store(
+                    noise, row[i] * (1 + U32 * uniform(noise)) + underflow(noise), v);
             if (gamma->rank) row[i] *= slm_ref_get(gamma, i);
             if (s > 0) row[i] = store(noise, row[i], v);
         }
