@@ -9,7 +9,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { PAGE = 4096 };
+/* Buffers lie in whole pages of a guarded arena, in whole cache lines of another. */
+enum { PAGE = 4096, LINE = 64 };
 
 static int is_output(const slm_field *field)
 {
@@ -58,12 +59,13 @@ static int is_sparse(const vec_tensor *source)
 }
 
 /* `bytes` is the buffer's room, at least its bytes. */
-static void place(frame_buffer *buffer, size_t bytes, frame_place where, size_t *end)
+static void place(frame_buffer *buffer, size_t bytes, frame_place where, size_t unit,
+                  size_t *end)
 {
     const size_t shift = slm_dtype_size(buffer->tensor.dtype);
 
-    *end += PAGE;
-    buffer->span = (bytes + shift + PAGE - 1) / PAGE * PAGE;
+    *end += unit;
+    buffer->span = (bytes + shift + unit - 1) / unit * unit;
     buffer->span_offset = *end;
     if (!buffer->field || where == FRAME_START)
         buffer->offset = *end;
@@ -132,9 +134,29 @@ static slm_tensor *slot(const call_frame *frame, const slm_field *field)
     return (slm_tensor *)((char *)(uintptr_t)&frame->weights + field->offset);
 }
 
+/* Everything out of reach but the spans. */
+static int map_guarded(call_frame *frame)
+{
+    const int kind = frame->arena_fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
+
+    if (frame->arena_fd >= 0 && ftruncate(frame->arena_fd, (off_t)frame->arena_size))
+        return 0;
+    frame->arena = mmap(NULL, frame->arena_size, PROT_NONE, kind | MAP_NORESERVE,
+                        frame->arena_fd, 0);
+    if (frame->arena == MAP_FAILED) return 0;
+    for (size_t i = 0; i < frame->n_buffers; i++)
+        if (mprotect(frame->arena + frame->buffers[i].span_offset,
+                     frame->buffers[i].span, PROT_READ | PROT_WRITE))
+            return 0;
+    return 1;
+}
+
+/* Larger frames are mapped in any case: what nobody touches then costs nothing. */
+enum { HEAP_LIMIT = 1 << 25 };
+
 static int map_arena(call_frame *frame, const frame_options *options)
 {
-    size_t end = 0;
+    size_t end = 0, bytes = 0;
 
     if (options->workspace_size) {
         frame_buffer *buffer = add_buffer(frame, NULL);
@@ -143,27 +165,23 @@ static int map_arena(call_frame *frame, const frame_options *options)
         buffer->tensor = slm_tensor_packed(NULL, SLM_I32, 1, &(size_t){rounded / 4});
         buffer->bytes = rounded;
     }
+    for (size_t i = 0; i < frame->n_buffers; i++) bytes += frame_view_bytes(frame, i);
+    frame->on_heap = options->unguarded && bytes <= HEAP_LIMIT;
     for (size_t i = 0; i < frame->n_buffers; i++)
         place(&frame->buffers[i], frame_view_bytes(frame, i),
-              frame->buffers[i].output ? options->outputs : options->inputs, &end);
+              frame->buffers[i].output ? options->outputs : options->inputs,
+              frame->on_heap ? LINE : PAGE, &end);
     frame->arena_size = end + PAGE;
-    if (frame->arena_fd >= 0 && ftruncate(frame->arena_fd, (off_t)frame->arena_size))
+    if (frame->on_heap) {
+        frame->arena =
+            aligned_alloc(LINE, (frame->arena_size + LINE - 1) / LINE * LINE);
+        if (!frame->arena) return 0;
+        memset(frame->arena, 0, frame->arena_size);
+    } else if (!map_guarded(frame)) {
         return 0;
-    frame->arena =
-        mmap(NULL, frame->arena_size,
-             options->unguarded ? PROT_READ | PROT_WRITE : PROT_NONE,
-             MAP_NORESERVE |
-                 (frame->arena_fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED),
-             frame->arena_fd, 0);
-    if (frame->arena == MAP_FAILED) return 0;
-    for (size_t i = 0; i < frame->n_buffers; i++) {
-        frame_buffer *buffer = &frame->buffers[i];
-
-        if (!options->unguarded && mprotect(frame->arena + buffer->span_offset,
-                                            buffer->span, PROT_READ | PROT_WRITE))
-            return 0;
-        buffer->tensor.data = frame->arena + buffer->offset;
     }
+    for (size_t i = 0; i < frame->n_buffers; i++)
+        frame->buffers[i].tensor.data = frame->arena + frame->buffers[i].offset;
     return 1;
 }
 
@@ -311,7 +329,9 @@ int frame_build(call_frame *frame, const vec_case *test, bool golden,
 
 void frame_free(call_frame *frame)
 {
-    if (frame->arena && frame->arena != MAP_FAILED)
+    if (frame->on_heap)
+        free(frame->arena);
+    else if (frame->arena && frame->arena != MAP_FAILED)
         munmap(frame->arena, frame->arena_size);
     /* An arena of the caller's is emptied: its pages go back, the next is all zeros. */
     if (frame->arena_fd >= 0 && ftruncate(frame->arena_fd, 0)) abort();

@@ -35,6 +35,7 @@ typedef struct call_frame {
     slm_weights weights;
     int arena_fd;
     unsigned char *arena;
+    bool on_heap; /* not mapped                                              */
     size_t arena_size;
     unsigned views; /* frame_options.views */
     size_t n_buffers;
