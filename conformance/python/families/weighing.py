@@ -169,9 +169,9 @@ def saturated() -> Family:
     f.add("three-ones", "select", {"n": 4, "k": 2},
           {"logit": [[20.0, 90.0, 17.0, 1000.0]], "bias": [0.0] * 4},
           want=("ids", "weight", "cutoff"))
-    f.add("seventeen-is-below", "select", {"n": 3, "k": 1},
-          {"logit": [[17.0, 20.0, 90.0]], "bias": [0.0] * 3},
-          out={"ids": [[1]], "weight": [[1.0]], "cutoff": [1.0]},
+    f.add("seventeen-is-below", "select", {"n": 4, "k": 1},
+          {"logit": [[0.0, 17.0, 20.0, 90.0]], "bias": [0.0] * 4},
+          out={"ids": [[2]], "weight": [[1.0]], "cutoff": [1.0]},
           note="sigmoid(17) is 1 - 4.1e-8 and rounds to 1 - 2^-24")
     f.add("bias-among-equals", "select", {"n": 4, "k": 2},
           {"logit": [[40.0, 50.0, 60.0, 70.0]], "bias": [0.0, 0.25, 0.0, 0.25]},
