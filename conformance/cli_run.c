@@ -5,18 +5,10 @@
 #include "report.h"
 #include "runner.h"
 #include "xfail.h"
+#include "stopwatch.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
-
-static double now(void)
-{
-    struct timespec time;
-
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
-}
 
 /* One `slmoe run`: what was asked, and what came of it so far. */
 typedef struct session {
@@ -151,7 +143,7 @@ static int run_cases(session *run, const char *name, slm_testee *testee)
 /* Exit code for one backend. */
 static int judge_backend(session *run, const char *name)
 {
-    const double start = now();
+    const double start = stopwatch_now();
     char why[TESTEE_WHY], repeat[512], selection[1024];
     machine here;
     slm_testee *testee = testee_open(name, &run->options->testee, why);
@@ -185,7 +177,7 @@ static int judge_backend(session *run, const char *name)
     for (size_t i = 0; i < run->n_writers; i++)
         run->writer[i].format->begin(&run->writer[i], &shown);
     ok = run_cases(run, name, testee);
-    run->counts.seconds = now() - start;
+    run->counts.seconds = stopwatch_now() - start;
     for (size_t i = 0; i < run->n_writers; i++)
         run->writer[i].format->end(&run->writer[i], &shown, &run->counts);
     add_counts(&run->total, &run->counts);

@@ -122,8 +122,8 @@ static void tell_progress(void *user, size_t done, size_t total)
 {
     double *last = user;
 
-    if (protocol_now() < *last + 0.1) return;
-    *last = protocol_now();
+    if (stopwatch_now() < *last + 0.1) return;
+    *last = stopwatch_now();
     protocol_send(HOST_REPLY_FD,
                   json_pack("{s:s, s:I, s:I}", "type", "progress", "done",
                             (json_int_t)done, "total", (json_int_t)total));
@@ -134,7 +134,7 @@ static json_t *call(const host_state *host, const json_t *message)
     slm_error error = {0};
     call_request request;
     int environment = 0;
-    double last = protocol_now();
+    double last = stopwatch_now();
     json_t *reply = NULL;
 
     if (!host->memory.arena || !read_request(message, &request))
@@ -150,12 +150,12 @@ static json_t *call(const host_state *host, const json_t *message)
     args->progress_user = &last;
     if (host_memory_workspace(&host->memory, message, args) &&
         host_memory_tensors(&host->memory, message, request.op, args, NULL)) {
-        const double start = protocol_now();
+        const double start = stopwatch_now();
         const slm_status status = plugin_call(&host->plugin, host->handle, request.op,
                                               args, &error, &environment);
 
         reply = reply_status(status, &error);
-        json_object_set_new(reply, "seconds", json_real(protocol_now() - start));
+        json_object_set_new(reply, "seconds", json_real(stopwatch_now() - start));
         json_object_set_new(reply, "environment", json_boolean(environment));
     }
     free(args);

@@ -2,8 +2,10 @@
 /* conformance/main.c - slmoe: judges implementations of the Stable LatentMoE layer. */
 #include "cli.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef struct verb {
     const char *name;
@@ -32,6 +34,7 @@ static const verb verbs[] = {
      "  --xfail FILE       strict list of expected failures: GLOB STATE TRACKER a "
      "line\n"
      "  --max-fail N       end a backend's run after N failures\n"
+     "  --in-process       for a debugger: no process of its own, never certifiable\n"
      "  --timeout S        seconds a call may take (120)\n"
      "  --slow N           times N, under valgrind and the like\n"
      "  -v, --verbose      also print passed and skipped cases\n"
@@ -112,6 +115,25 @@ static int asks_help(int argc, char **argv)
     return 0;
 }
 
+/* --in-process: the same command by slmoe-inprocess, which lies beside this program and
+ * holds the backend itself, so that a debugger sees both. Returns only on failure. */
+static void go_in_process(char **argv)
+{
+    char path[4096];
+    const ssize_t length = readlink("/proc/self/exe", path, sizeof path - 32);
+    size_t kept = 1;
+    char *slash;
+
+    path[length > 0 ? length : 0] = '\0';
+    slash = strrchr(path, '/');
+    strcpy(slash ? slash + 1 : path, "slmoe-inprocess");
+    for (size_t i = 1; argv[i]; i++)
+        if (strcmp(argv[i], "--in-process") != 0) argv[kept++] = argv[i];
+    argv[kept] = NULL;
+    execv(path, argv);
+    fprintf(stderr, "slmoe: %s: cannot be executed: %s\n", path, strerror(errno));
+}
+
 int main(int argc, char **argv)
 {
     if (argc < 2) {
@@ -128,6 +150,11 @@ int main(int argc, char **argv)
                SLM_ABI_MAJOR, SLM_ABI_MINOR);
         return EXIT_CONFORMS;
     }
+    for (int i = 1; i < argc; i++)
+        if (strcmp(argv[i], "--in-process") == 0) {
+            go_in_process(argv);
+            return EXIT_HARNESS;
+        }
     /* For the hosts: many short calls on cores that others use, too. */
     setenv("OMP_WAIT_POLICY", "passive", 0);
     for (size_t i = 0; i < N_VERBS; i++) {

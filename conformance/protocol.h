@@ -10,6 +10,7 @@
 #include <slm/backend.h>
 
 #include "frame.h"
+#include "stopwatch.h"
 
 enum { PROTOCOL_VERSION = 1, PROTOCOL_LINE = 1 << 20 };
 
@@ -65,8 +66,6 @@ typedef enum protocol_result {
 protocol_result protocol_receive(protocol_reader *reader, double seconds,
                                  json_t **message);
 
-/* Seconds of the monotonic clock; and a time to wait as poll() takes it, 0 when past. */
-double protocol_now(void);
 int protocol_milliseconds(double seconds);
 
 #endif

@@ -6,7 +6,6 @@
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 /* Write a part. Returns how much, 0 when the other side is gone or does not read. */
@@ -57,14 +56,6 @@ void protocol_close(protocol_reader *reader)
     reader->line = NULL;
 }
 
-double protocol_now(void)
-{
-    struct timespec time;
-
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
-}
-
 int protocol_milliseconds(double seconds)
 {
     if (seconds <= 0) return 0;
@@ -89,13 +80,13 @@ static int take_line(protocol_reader *reader, json_t **message)
 protocol_result protocol_receive(protocol_reader *reader, double seconds,
                                  json_t **message)
 {
-    const double deadline = protocol_now() + seconds;
+    const double deadline = stopwatch_now() + seconds;
 
     *message = NULL;
     if (reader->fd < 0) return PROTOCOL_END;
     while (!take_line(reader, message)) {
         struct pollfd wait = {.fd = reader->fd, .events = POLLIN};
-        const double left = deadline - protocol_now();
+        const double left = deadline - stopwatch_now();
         int ready;
         ssize_t n;
 

@@ -120,8 +120,10 @@ static void end(report_writer *report, const report_run *run,
                     vec_provenance_name((vec_provenance)i), counts->provenance[i]);
             separator = ", ";
         }
-    fprintf(report->out, "%s%.1f s\n", separator[0] == ',' ? ")  " : "  ",
-            counts->seconds);
+    fprintf(report->out, "%s%.1f s%s\n", separator[0] == ',' ? ")  " : "  ",
+            counts->seconds,
+            run->about->certifiable ? ""
+                                    : "  (in the judge's process: not certifiable)");
 }
 
 static void total(report_writer *report, const report_counts *counts)

@@ -4,22 +4,14 @@
 #include "hygiene.h"
 #include "nearest.h"
 #include "undeclared.h"
+#include "stopwatch.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include <ref.h>
-
-static double now(void)
-{
-    struct timespec time;
-
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
-}
 
 static void settle(judge_verdict *verdict, judge_state state, const char *why)
 {
@@ -61,7 +53,7 @@ static bool judge_once(slm_testee *testee, const vec_case *test, judge_memo *mem
     frame.call->progress_user = user;
     testee_run(testee, &frame, &reply);
 
-    const double start = now();
+    const double start = stopwatch_now();
 
     switch (reply.outcome) {
     case TESTEE_RETURNED:
@@ -79,7 +71,7 @@ static bool judge_once(slm_testee *testee, const vec_case *test, judge_memo *mem
         break;
     }
     verdict->seconds = reply.seconds;
-    verdict->judge_seconds = now() - start;
+    verdict->judge_seconds = stopwatch_now() - start;
     if (reply.outcome == TESTEE_RETURNED && may_hint(hints, test, verdict)) {
         undeclared_find(test, &frame, &testee_describe(testee)->arithmetic, verdict);
         if (!verdict->reason[0])

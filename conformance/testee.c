@@ -83,7 +83,7 @@ static json_t *ask(child_testee *testee, call_frame *frame, json_t *question,
     if (result == PROTOCOL_LATE) {
         if (protocol_send(testee->request, question))
             result =
-                listen_for(testee, frame, protocol_now() + timeout, &fault, &message);
+                listen_for(testee, frame, stopwatch_now() + timeout, &fault, &message);
         else
             result = PROTOCOL_END;
         if (result == PROTOCOL_MESSAGE &&

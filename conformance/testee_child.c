@@ -102,7 +102,7 @@ void child_stop(child_testee *testee)
 
 void child_leave(child_testee *testee)
 {
-    const double deadline = protocol_now() + 5;
+    const double deadline = stopwatch_now() + 5;
     json_t *message;
 
     close_end(&testee->request);
@@ -139,7 +139,7 @@ protocol_result child_hear(child_testee *testee, double deadline, json_t **messa
         struct pollfd wait[] = {{.fd = testee->reader.fd, .events = POLLIN},
                                 {.fd = testee->process, .events = POLLIN},
                                 {.fd = testee->output, .events = POLLIN}};
-        const double left = deadline - protocol_now();
+        const double left = deadline - stopwatch_now();
 
         if (result != PROTOCOL_LATE || left <= 0) return result;
         if (poll(wait, 3, protocol_milliseconds(left)) < 0 && errno != EINTR)
@@ -275,7 +275,7 @@ int child_start(child_testee *testee, char *why)
         child_stop(testee);
         return 0;
     }
-    result = child_hear(testee, protocol_now() + seconds, &message);
+    result = child_hear(testee, stopwatch_now() + seconds, &message);
     if (result == PROTOCOL_MESSAGE) {
         ok = read_hello(testee, message, why);
         json_decref(message);

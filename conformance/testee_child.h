@@ -39,7 +39,7 @@ int child_descriptor(int fd);
 /* Start the process and hear its hello. Returns 0 and `why` (TESTEE_WHY). */
 int child_start(child_testee *testee, char *why);
 
-/* Next message until a time of protocol_now(); the end of the process ends the wait even
+/* Next message until a time of stopwatch_now(); the end of the process ends the wait even
  * when a process that it left behind still holds the descriptor. */
 protocol_result child_hear(child_testee *testee, double deadline, json_t **message);
 

@@ -3,10 +3,10 @@
  * mutants, and for a debugger any other. */
 #include "plugin.h"
 #include "testee_kind.h"
+#include "stopwatch.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 typedef struct table_testee {
     slm_testee base;
@@ -59,26 +59,18 @@ static void table_begin(slm_testee *base, call_frame *frame, testee_reply *reply
                                      &frame->weights, &testee->handle, &reply->error);
 }
 
-static double now(void)
-{
-    struct timespec time;
-
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
-}
-
 static void table_call(slm_testee *base, call_frame *frame, testee_reply *reply)
 {
     const table_testee *testee = (const table_testee *)base;
     int environment = 0;
-    const double start = now();
+    const double start = stopwatch_now();
 
     memset(reply, 0, sizeof *reply);
     reply->status = testee_door(&base->about, frame, &reply->error);
     if (reply->status != SLM_OK) return;
     reply->status = plugin_call(&testee->plugin, testee->handle, frame->info->op,
                                 frame->args, &reply->error, &environment);
-    reply->seconds = now() - start;
+    reply->seconds = stopwatch_now() - start;
     if (!environment) return;
     reply->outcome = TESTEE_BROKEN;
     snprintf(reply->why, sizeof reply->why, "%s", TESTEE_ENVIRONMENT);

@@ -44,6 +44,10 @@ expect 4 "$SLMOE" run -b rfe
 says stderr 'no such backend'
 expect 2 "$SLMOE" show no/such/case
 
+# In one process, for a debugger: the same verdicts, and it says what they are not.
+expect 0 "$SLMOE" run -b ref --tier smoke --in-process
+says stdout 'not certifiable'
+
 # A good run, both formats.
 expect 0 "$SLMOE" run -b ref --tier smoke
 tail -n 1 "$out/stdout" | grep -qE '^[0-9]+ passed, 0 failed, [0-9]+ skipped$' || fail "the last line is the total"
