@@ -32,6 +32,8 @@ bound_rules bound_declared(const slm_arithmetic *arithmetic)
     rules.store[SLM_STAGE_LOGIT] = 0;
     rules.store[SLM_STAGE_SCORE] = 0;
     rules.store[SLM_STAGE_WEIGHT] = 0;
+    rules.store_gradient = given.store_gradient;
+    rules.store_weight_gradient = given.store_weight_gradient;
     return rules;
 }
 
@@ -52,6 +54,16 @@ double bound_roundoff(slm_dtype dtype)
 double bound_stored(const bound_rules *rules, slm_stage stage, slm_dtype dtype)
 {
     return fmax(rules->store[stage], bound_roundoff(dtype));
+}
+
+double bound_stored_gradient(const bound_rules *rules, slm_dtype dtype)
+{
+    return fmax(rules->store_gradient, bound_roundoff(dtype));
+}
+
+double bound_stored_weight_gradient(const bound_rules *rules)
+{
+    return fmax(rules->store_weight_gradient, U32);
 }
 
 /* Exponent of the lowest set bit of a finite x != 0, a product of two binary32 or
@@ -151,6 +163,16 @@ void bound_dot_add(bound_dot *dot, const bound_rules *rules, const double *w,
     dot->gauge += outward(gauge);
     dot->spread += outward(spread);
     dot->flushed += outward(flushed);
+}
+
+void bound_dot_join(bound_dot *dot, const bound_dot *other)
+{
+    dot->gauge += other->gauge;
+    dot->spread += other->spread;
+    dot->flushed += other->flushed;
+    dot->terms += other->terms;
+    if (other->grid < dot->grid) dot->grid = other->grid;
+    if (other->digits > dot->digits) dot->digits = other->digits;
 }
 
 /* No addition rounds, in any order: every partial sum is a multiple of 2^grid no larger

@@ -26,6 +26,9 @@ typedef struct bound_rules {
     double balance;                /* u of the balancing arithmetic         */
     double store[SLM_STAGE_COUNT]; /* v beyond the element type; never for
                                       logit, score and weight            R1 */
+    double store_gradient;         /* v of gradients of activations; never for
+                                      dlogit and dweight                 G3 */
+    double store_weight_gradient;
 } bound_rules;
 
 /* Rules from a backend's table. NULL stands for plain binary32: u = 2^-24, functions
@@ -37,6 +40,11 @@ double bound_roundoff(slm_dtype dtype);
 
 /* v of a stage that is stored in an element type: the larger of both roundings. */
 double bound_stored(const bound_rules *rules, slm_stage stage, slm_dtype dtype);
+
+/* The same of a gradient of activations, and v of a gradient of weights: those are
+ * binary32 whatever the element type. */
+double bound_stored_gradient(const bound_rules *rules, slm_dtype dtype);
+double bound_stored_weight_gradient(const bound_rules *rules);
 
 /* Half of the smallest step of a store with roundoff v: eta, or v 2^-126 when that is
  * more. */
@@ -73,6 +81,9 @@ bound_dot bound_dot_none(void);
 /* Add n products to a sum. dx NULL: x is exact. */
 void bound_dot_add(bound_dot *dot, const bound_rules *rules, const double *w,
                    const double *x, const double *dx, size_t n);
+
+/* The sum of two sums. */
+void bound_dot_join(bound_dot *dot, const bound_dot *other);
 
 /* Error of the sum before it is stored, in any order of summation, spread included. */
 double bound_dot_error(const bound_dot *dot, const bound_rules *rules);
@@ -123,6 +134,44 @@ double bound_rmsnorm(const bound_rules *rules, double eps, size_t terms);
  * rho = sqrt(mean(u^2) + eps). */
 double bound_rmsnorm_spread(double u, double e, double e2, double rho, double eps,
                             size_t width);
+
+/* ---- backward ---- */
+
+/* Where da = dh G'(a) U(b) and db = dh G(a) U'(b) can lie, before they are stored. a, b
+ * and dh are what the computation saw; kinds situ and swiglu.                     G1 */
+bound_interval bound_gate_slope(const bound_rules *rules, const slm_config *config,
+                                double a, double b, double dh);
+bound_interval bound_up_slope(const bound_rules *rules, const slm_config *config,
+                              double a, double b, double dh);
+
+/* One row of a RMSNorm that is differentiated: R = sqrt(mean(u^2) + eps), n = u / R,
+ * g = gamma dr.                                                                   G2 */
+typedef struct bound_norm_row {
+    double root;  /* R                                                      */
+    double rel;   /* relative error of 1 / R: bound_rmsnorm()               */
+    double mean;  /* >= mean |g n|                                          */
+    size_t terms; /* products g n that are not 0                           */
+    size_t width;
+} bound_norm_row;
+
+/* Error of du_i = (g_i - n_i mean(g n)) / R before it is stored. */
+double bound_norm_slope(const bound_rules *rules, const bound_norm_row *row, double g,
+                        double n);
+
+/* Error of n_i, or of dr_i n_i / dr_i, as a factor of dgamma. */
+double bound_norm_factor(const bound_rules *rules, const bound_norm_row *row, double n);
+
+/* Intervals p [k] of the computed weights from exact logits [k] of the chosen, and of
+ * their scores [k]. Where binary32 loses the ratio (R3) a weight may be anything from 0
+ * to 1. */
+void bound_choice_weights(const bound_rules *rules, const double *logit, size_t k,
+                          int release, bound_interval *score, bound_interval *p);
+
+/* Where dlogit of slot q can lie: p (1 - s) (dp - sum p dp), `alone` (release, k = 1)
+ * s (1 - s) dp. p and dp [k].                                                     G3 */
+bound_interval bound_choice_slope(const bound_rules *rules, const bound_interval *p,
+                                  const double *dp, size_t k, size_t q, double logit,
+                                  int alone);
 
 /* ---- balancing ---- */
 

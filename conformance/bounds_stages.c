@@ -1,18 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* conformance/bounds_stages.c - the bound of each stage, beside its derivation.   A1 */
 #include "bounds.h"
-#include "outward.h"
+#include "interval.h"
 
 /* ---- routing ---- */
-
-static double sigma(double x)
-{
-    if (x >= 0) return 1 / (1 + exp(-x));
-
-    const double e = exp(x);
-
-    return e / (1 + e);
-}
 
 /* sigma(l - d)(1 - c u) - eta - phi <= s <= min(1, sigma(l + d)(1 + c u) + eta + phi):
  * sigma is monotone. Below 2^-126 a naive form, whose exponential overflows, gives
@@ -86,38 +77,6 @@ double bound_weight_sum(size_t k)
 }
 
 /* ---- layer ---- */
-
-static bound_interval times(bound_interval a, bound_interval b)
-{
-    const double p[] = {a.lo * b.lo, a.lo * b.hi, a.hi * b.lo, a.hi * b.hi};
-    bound_interval out = {p[0], p[0]};
-
-    for (int i = 0; i < 4; i++) {
-        if (isnan(p[i])) return (bound_interval){-INFINITY, INFINITY};
-        out.lo = fmin(out.lo, p[i]);
-        out.hi = fmax(out.hi, p[i]);
-    }
-    return (bound_interval){wider_lo(out.lo), wider_hi(out.hi)};
-}
-
-/* Move both ends outward by a relative amount. */
-static bound_interval stretched(bound_interval a, double rel)
-{
-    return (bound_interval){wider_lo(a.lo - fabs(a.lo) * rel),
-                            wider_hi(a.hi + fabs(a.hi) * rel)};
-}
-
-/* tanh(a / beta), monotone, with its relative and absolute function error; a correctly
- * rounded product never leaves [-1, 1]. */
-static bound_interval capped(const bound_rules *rules, bound_interval a, double beta)
-{
-    bound_interval t = {wider_lo(tanh(a.lo / beta)), wider_hi(tanh(a.hi / beta))};
-
-    t = stretched(t, rules->tanh_rel);
-    t.lo = fmax(-1, t.lo - rules->tanh_abs);
-    t.hi = fmin(1, t.hi + rules->tanh_abs);
-    return t;
-}
 
 /* SiTU-GLU: the product of three monotone factors, each in its interval, times b1 b2;
  * then six roundings of u (two quotients, four products) and an underflow in either

@@ -32,10 +32,11 @@ function string(    text) {
     return text
 }
 BEGIN {
-    split("amd/IRON IRON antirez/ds4 apple/coremltools databricks/megablocks deepspeedai/DeepSpeed " \
-          "flashinfer-ai/flashinfer ggml-org/llama.cpp gfyddha/FlyLoRA jingyaogong/minimind kekzl/imp " \
-          "linkedin/Liger-Kernel ml-explore/mlx MooreThreads/torchada Neroued/ninfer NVIDIA/cccl " \
-          "NVIDIA/cudnn-frontend NVIDIA/Megatron-LM NVIDIA/TensorRT-LLM NVIDIA/TransformerEngine " \
+    split("amd/IRON IRON antirez/ds4 apple/coremltools ByteDance-Seed/Triton-distributed databricks/megablocks " \
+          "deepspeedai/DeepSpeed flashinfer-ai/flashinfer ggml-org/llama.cpp gfyddha/FlyLoRA jingyaogong/minimind " \
+          "karpathy/llm.c kekzl/imp linkedin/Liger-Kernel meta-pytorch/MSLK ml-explore/mlx MooreThreads/torchada " \
+          "Neroued/ninfer NVIDIA-NeMo/Automodel NVIDIA/cccl NVIDIA/cudnn-frontend NVIDIA/Megatron-LM " \
+          "NVIDIA/TensorRT-LLM NVIDIA/TransformerEngine " \
           "pytorch/pytorch pytorch/torchtitan sgl-project/sglang vllm-project/vllm", list, " ")
     for (i in list) {
         name = list[i]

@@ -7,6 +7,9 @@
 
 enum { BUILTINS_MAX = 16 };
 
+/* How the reason begins where only a device is missing. */
+#define BUILTINS_NO_DEVICE "no CUDA device"
+
 typedef struct builtin {
     char name[32];
     char missing[160]; /* why it is left out of this build; "" when it is not */

@@ -96,6 +96,7 @@ int cli_explain(int argc, char **argv);
 int cli_gen(int argc, char **argv);
 int cli_probe(int argc, char **argv);
 int cli_new(int argc, char **argv);
+int cli_bench(int argc, char **argv);
 int cli_mutants(int argc, char **argv);
 int cli_trace(int argc, char **argv);
 int cli_report(int argc, char **argv);

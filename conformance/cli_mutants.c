@@ -144,6 +144,14 @@ static bool kills_alone(const kill_matrix *matrix, const vec_family *family, siz
     return killed;
 }
 
+/* Whether a case of the family was judged at all. */
+static bool is_selected(const kill_matrix *matrix, const vec_family *family)
+{
+    for (size_t i = 0; i < matrix->n_cases; i++)
+        if (matrix->cases[i]->family == family) return true;
+    return false;
+}
+
 static bool names_any(const vec_family *family)
 {
     for (size_t j = 0; j < family->n_cases; j++)
@@ -162,7 +170,7 @@ static size_t print_essential(const kill_matrix *matrix, const vec_set *set)
         const char *separator = "";
         bool found = false;
 
-        if (!names_any(family)) continue;
+        if (!is_selected(matrix, family) || !names_any(family)) continue;
         for (size_t m = 0; m < matrix->n_mutants; m++) {
             const char *name = slm_mutant_info_at(m)->name;
 

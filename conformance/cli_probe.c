@@ -36,6 +36,12 @@ static void print_arithmetic(const slm_arithmetic *arithmetic)
     for (int i = 0; i < SLM_STAGE_COUNT; i++)
         if (arithmetic->store[i] > 0)
             printf("    %s stored with roundoff %a\n", stages[i], arithmetic->store[i]);
+    if (arithmetic->store_gradient > 0)
+        printf("    gradients of activations stored with roundoff %a\n",
+               arithmetic->store_gradient);
+    if (arithmetic->store_weight_gradient > 0)
+        printf("    gradients of weights stored with roundoff %a\n",
+               arithmetic->store_weight_gradient);
 }
 
 /* Asked about the named configuration `tiny` in profile paper. */

@@ -44,9 +44,21 @@ static const char *result_of(slm_op op)
     case SLM_OP_dense_ffn:
     case SLM_OP_layer_forward:
         return "y";
+    case SLM_OP_situ_glu_backward:
+        return "dgate_up";
+    case SLM_OP_rmsnorm_backward:
+        return "du";
+    case SLM_OP_select_backward:
+        return "dlogit";
+    case SLM_OP_dense_ffn_backward:
+    case SLM_OP_layer_backward:
+        return "dx";
     case SLM_OP_qb_hist_accumulate:
     case SLM_OP_qb_hist_merge:
+    case SLM_OP_qb_observe:
         return "hist";
+    case SLM_OP_qb_commit:
+        return "bias";
     case SLM_OP_load_metrics:
         return "metric";
     default:

@@ -13,8 +13,8 @@
  *   dropped   layer_forward: y of the right implementation without the expert of the
  *             last slot
  *
- * The result is y, h, r, hist, order, metric, new_bias together with a candidate that was
- * written, or weight in routing. A null answer counts only
+ * The result is y, h, r, dx, dgate_up, du, dlogit, hist, order, metric, bias of a commit,
+ * new_bias together with a candidate that was written, or weight in routing. A null answer counts only
  *   where it is plainly another: an integer differs, or a real number by more than 2^-6
  *   of the answer's largest magnitude, which is at least 2^-59; in routing poisoned
  *   tokens are left out (R4), and a constant choice must differ in an id, for 1/k may be

@@ -77,6 +77,14 @@ void declared_words(const slm_arithmetic *arithmetic, char out[DECLARED_TEXT])
             add(out, ", %s stored at ", declared_stage((slm_stage)i));
             add_roundoff(out, arithmetic->store[i]);
         }
+    if (arithmetic->store_gradient > 0) {
+        add(out, ", gradients of activations stored at ");
+        add_roundoff(out, arithmetic->store_gradient);
+    }
+    if (arithmetic->store_weight_gradient > 0) {
+        add(out, ", gradients of weights stored at ");
+        add_roundoff(out, arithmetic->store_weight_gradient);
+    }
     add_function(out, "sigmoid", arithmetic->sigmoid_ulp);
     add_function(out, "tanh", arithmetic->tanh_ulp);
     if (arithmetic->tanh_abs > 0) {

@@ -10,10 +10,11 @@
 
 #include "bounds.h"
 
-enum { ENVELOPE_SAMPLES = 24 };
-
 /* Largest distance from the undisturbed y in standard deviations. */
 #define ENVELOPE_LIMIT 8.0
+
+/* Part of a vector's pooled deviation that each of its elements has at least. */
+#define ENVELOPE_FLOOR 0x1p-4
 
 /* One token. The run starts at the last of z, h, o that is not NULL, else at x; hs is
  * used when it is not NULL. Everything is the backend's own. */

@@ -270,7 +270,7 @@ int frame_build_as(call_frame *frame, const vec_case *test,
     frame->weights.struct_size = sizeof frame->weights;
     for (size_t i = 0; i < frame->info->n_fields; i++)
         if (!describe(frame, test, &frame->info->fields[i], golden)) goto fail;
-    for (size_t i = 0; test->op == SLM_OP_layer_forward && i < n_weights; i++)
+    for (size_t i = 0; frame->info->prepared && i < n_weights; i++)
         if (!describe(frame, test, &weights[i], golden)) goto fail;
     if (!map_arena(frame, options)) goto fail;
     for (size_t i = 0; i < frame->n_buffers; i++) {
@@ -348,7 +348,7 @@ slm_tensor *frame_tensor(const call_frame *frame, const char *field)
     for (size_t i = 0; i < frame->info->n_fields; i++)
         if (strcmp(frame->info->fields[i].name, field) == 0)
             return slot(frame, &frame->info->fields[i]);
-    for (size_t i = 0; frame->info->op == SLM_OP_layer_forward && i < n_weights; i++)
+    for (size_t i = 0; frame->info->prepared && i < n_weights; i++)
         if (strcmp(weights[i].name, field) == 0) return slot(frame, &weights[i]);
     return NULL;
 }

@@ -23,7 +23,7 @@ typedef struct frame_buffer {
     bool absent;          /* the callee is not told of it (frame_hide_taps) */
 } frame_buffer;
 
-enum { FRAME_MAX_BUFFERS = 32 };
+enum { FRAME_MAX_BUFFERS = 64 };
 
 /* The arguments of one call and the memory behind them. Outputs are filled with poison
  * before the call: NaN in every floating type, far out of range as an integer. */
@@ -93,7 +93,12 @@ const char *frame_gather(call_frame *frame);
 /* Bytes that buffer `index` needs once it is spread. */
 size_t frame_view_bytes(const call_frame *frame, size_t index);
 
-/* SHA-256 over every output, absent ones left out; out holds 65 bytes. */
+/* Index of the first element that was written although the mask leaves its token out,
+ * or the count. */
+size_t frame_first_masked(const call_frame *frame, const char *field);
+
+/* SHA-256 over every output, absent ones left out; out holds 65 bytes. Whichever poison
+ * lies where the mask leaves a token out, the sum is the same. */
 void frame_digest(const call_frame *frame, char *out);
 
 /* The tensor of a field: an argument or, for layer_forward, a weight. NULL when the
@@ -103,7 +108,13 @@ slm_tensor *frame_tensor(const call_frame *frame, const char *field);
 /* 1 when every byte of that output is still poison, or the output is absent. */
 int frame_untouched(const call_frame *frame, const char *field);
 
-/* Index of the first element of an output that is still poison, or the count. */
+/* Whether the statistic counts token t: there is no mask, or it says so. And how many of
+ * the call's tokens it counts.                                                    Q5 */
+int frame_counts(const call_frame *frame, size_t t);
+size_t frame_counted(const call_frame *frame);
+
+/* Index of the first element of an output that must be written and is still poison, or
+ * the count. Rows of tokens that the mask leaves out need not be written. */
 size_t frame_first_poison(const call_frame *frame, const char *field);
 
 /* Sum over the bits of an input, to see a change. Inputs larger than FRAME_HASH_LIMIT

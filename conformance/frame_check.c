@@ -2,6 +2,7 @@
 /* conformance/frame_check.c - poison, and what a call did to the memory of its frame. */
 #include "frame.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* A NaN in binary32 and, doubled, in binary64; its upper half a NaN in bfloat16. */
@@ -32,6 +33,44 @@ static int is_poison(const frame_buffer *buffer, size_t index)
     if (size == 2) return memcmp(data, &POISON_16, 2) == 0;
     return memcmp(data, &POISON_32, 4) == 0 &&
            (size == 4 || memcmp(data + 4, &POISON_32, 4) == 0);
+}
+
+/* The mask of the call, or NULL. */
+static const slm_tensor *mask_of(const call_frame *frame)
+{
+    const slm_tensor *mask = frame_tensor(frame, "mask");
+
+    return mask && mask->rank ? mask : NULL;
+}
+
+int frame_counts(const call_frame *frame, size_t t)
+{
+    const slm_tensor *mask = mask_of(frame);
+    int32_t value;
+
+    /* A mask of the wrong shape is for the door. */
+    if (!mask || mask->rank != 1 || t >= mask->shape[0]) return 1;
+    memcpy(&value, (const char *)mask->data + t * sizeof value, sizeof value);
+    return value != 0;
+}
+
+size_t frame_counted(const call_frame *frame)
+{
+    size_t n = 0;
+
+    if (!mask_of(frame)) return frame->call->n_tokens;
+    for (size_t t = 0; t < frame->call->n_tokens; t++)
+        n += (size_t)frame_counts(frame, t);
+    return n;
+}
+
+/* Whether an element belongs to a token that the mask leaves out. */
+static bool is_masked(const call_frame *frame, const frame_buffer *buffer, size_t index)
+{
+    const slm_tensor *tensor = &buffer->tensor;
+
+    return buffer->field && buffer->field->dims[0] == 'T' &&
+           !frame_counts(frame, index / (slm_tensor_count(tensor) / tensor->shape[0]));
 }
 
 uint64_t frame_fingerprint(const void *data, size_t bytes)
@@ -85,6 +124,31 @@ static bool is_all_poison(const frame_buffer *buffer)
     return true;
 }
 
+/* What is hashed of an output. */
+static void digest_output(const call_frame *frame, const frame_buffer *buffer,
+                          char *out)
+{
+    const size_t size = slm_dtype_size(buffer->tensor.dtype);
+    frame_buffer copy = *buffer;
+
+    if (!mask_of(frame) || buffer->field->dims[0] != 'T') {
+        vec_sha256(buffer->tensor.data, buffer->bytes, out);
+        return;
+    }
+    copy.tensor.data = malloc(buffer->bytes + 1);
+    if (!copy.tensor.data) abort();
+    memcpy(copy.tensor.data, buffer->tensor.data, buffer->bytes);
+    for (size_t i = 0; i < buffer->bytes / size; i++) {
+        frame_buffer one = copy;
+
+        one.tensor.data = (unsigned char *)copy.tensor.data + i * size;
+        one.bytes = size;
+        if (is_masked(frame, buffer, i) && is_all_poison(&one)) poison(&one, false);
+    }
+    vec_sha256(copy.tensor.data, copy.bytes, out);
+    free(copy.tensor.data);
+}
+
 void frame_digest(const call_frame *frame, char *out)
 {
     char joined[FRAME_MAX_BUFFERS * 66] = "";
@@ -93,9 +157,10 @@ void frame_digest(const call_frame *frame, char *out)
     for (size_t i = 0; i < frame->n_buffers; i++) {
         const frame_buffer *buffer = &frame->buffers[i];
 
-        if (!buffer->output || !buffer->field || is_all_poison(buffer)) continue;
+        if (!buffer->output || !buffer->field || buffer->alias || is_all_poison(buffer))
+            continue;
         *end++ = (char)('A' + i);
-        vec_sha256(buffer->tensor.data, buffer->bytes, end);
+        digest_output(frame, buffer, end);
         end += 64;
     }
     vec_sha256(joined, (size_t)(end - joined), out);
@@ -133,7 +198,27 @@ size_t frame_first_poison(const call_frame *frame, const char *field)
 
     if (buffer->field->role == SLM_ROLE_INOUT) return count;
     for (size_t i = 0; i < count; i++)
-        if (is_poison(buffer, i)) return i;
+        if (is_poison(buffer, i) && !is_masked(frame, buffer, i)) return i;
+    return count;
+}
+
+size_t frame_first_masked(const call_frame *frame, const char *field)
+{
+    const frame_buffer *buffer = find_buffer(frame, field);
+
+    if (!buffer || buffer->field->role == SLM_ROLE_INOUT) return SIZE_MAX;
+
+    const size_t count = slm_tensor_count(&buffer->tensor);
+    const size_t size = slm_dtype_size(buffer->tensor.dtype);
+
+    if (!mask_of(frame)) return count;
+    for (size_t i = 0; i < count; i++) {
+        frame_buffer one = *buffer;
+
+        one.tensor.data = (unsigned char *)buffer->tensor.data + i * size;
+        one.bytes = size;
+        if (is_masked(frame, buffer, i) && !is_all_poison(&one)) return i;
+    }
     return count;
 }
 

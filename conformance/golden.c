@@ -25,7 +25,7 @@ static slm_status check_at_the_door(const call_frame *frame, slm_error *error)
         if (tensor->rank)
             tensor->dtype = slm_field_dtype(&info->fields[i], &frame->config);
     }
-    if (info->op == SLM_OP_layer_forward)
+    if (info->prepared)
         status = slm_check_weights(&frame->config, &frame->weights, error);
     if (status == SLM_OK) status = slm_check(info->op, &frame->config, args, error);
     free(args);
@@ -38,7 +38,7 @@ static slm_status call_ref(const call_frame *frame, slm_error *error)
     slm_handle *handle = NULL;
     slm_status status = ref->open(&frame->config, &handle, error);
 
-    if (status == SLM_OK && frame->info->op == SLM_OP_layer_forward)
+    if (status == SLM_OK && frame->info->prepared)
         status = ref->prepare(handle, &frame->weights, error);
     if (status != SLM_OK) {
         ref->close(handle);

@@ -4,6 +4,7 @@
  * Reads requests, calls the backend on tensors in the arena, replies. It never sees an
  * expected value. spec/protocol.md describes the messages. */
 #include "environment.h"
+#include "host_bench.h"
 #include "host_fault.h"
 #include "host_memory.h"
 #include "plugin.h"
@@ -22,7 +23,7 @@
 
 typedef struct host_state {
     slm_plugin plugin;
-    slm_handle *handle;
+    plugin_session session;
     host_memory memory;
 } host_state;
 
@@ -38,8 +39,7 @@ static json_t *hello(const host_state *host)
 {
     const slm_backend *table = &host->plugin.table;
     const char *note = getenv(ENVIRONMENT_NOTE);
-
-    return json_pack(
+    json_t *message = json_pack(
         "{s:s, s:i, s:o, s:o, s:o, s:o, s:[I,I], s:I, s:I, s:o, s:o}", "type", "hello",
         "protocol", PROTOCOL_VERSION, "name", protocol_text(table->name, TEXT),
         "version", protocol_text(table->version, TEXT), "url",
@@ -48,6 +48,11 @@ static json_t *hello(const host_state *host)
         (json_int_t)table->abi_minor, "flags", (json_int_t)table->flags, "levels",
         (json_int_t)table->levels, "ops", protocol_ops(plugin_offered(&host->plugin)),
         "arithmetic", protocol_arithmetic(&host->plugin.arithmetic));
+
+    if (host->plugin.emulated)
+        json_object_set_new(message, "emulated",
+                            protocol_text(host->plugin.emulated, TEXT));
+    return message;
 }
 
 typedef struct call_request {
@@ -91,8 +96,7 @@ static json_t *reply_status(slm_status status, const slm_error *error)
 
 static void close_handle(host_state *host)
 {
-    plugin_end(&host->plugin, host->handle);
-    host->handle = NULL;
+    plugin_end(&host->plugin, &host->session);
     host_memory_unmap(&host->memory);
     malloc_trim(0); /* what is still resident then was kept */
 }
@@ -112,7 +116,7 @@ static json_t *open_handle(host_state *host, const json_t *message)
         return refusal("open: the arena is not as the message says");
     }
     status = plugin_begin(&host->plugin, &request.config, request.op, &weights,
-                          &host->handle, &error);
+                          &host->session, &error);
     if (status != SLM_OK) host_memory_unmap(&host->memory);
     return reply_status(status, &error);
 }
@@ -133,7 +137,7 @@ static json_t *call(const host_state *host, const json_t *message)
 {
     slm_error error = {0};
     call_request request;
-    int environment = 0;
+    plugin_conduct conduct;
     double last = stopwatch_now();
     json_t *reply = NULL;
 
@@ -151,12 +155,15 @@ static json_t *call(const host_state *host, const json_t *message)
     if (host_memory_workspace(&host->memory, message, args) &&
         host_memory_tensors(&host->memory, message, request.op, args, NULL)) {
         const double start = stopwatch_now();
-        const slm_status status = plugin_call(&host->plugin, host->handle, request.op,
-                                              args, &error, &environment);
+        const slm_status status = plugin_call(&host->plugin, &host->session, request.op,
+                                              args, &error, &conduct);
 
         reply = reply_status(status, &error);
         json_object_set_new(reply, "seconds", json_real(stopwatch_now() - start));
-        json_object_set_new(reply, "environment", json_boolean(environment));
+        json_object_set_new(reply, "environment", json_boolean(conduct.environment));
+        if (conduct.broken[0])
+            json_object_set_new(reply, "broken",
+                                protocol_text(conduct.broken, sizeof conduct.broken));
     }
     free(args);
     return reply ? reply : refusal("call: a tensor was not understood");
@@ -258,6 +265,7 @@ int main(int argc, char **argv)
     keep_to_itself();
     setvbuf(stdout, NULL, _IOLBF,
             BUFSIZ); /* a crash must not swallow what was printed */
+    if (strcmp(argv[1], HOST_BENCH) == 0) return host_bench();
     if (!plugin_open(&host.plugin, argv[1], why)) {
         protocol_send(HOST_REPLY_FD, refusal(why));
         return 4;

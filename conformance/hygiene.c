@@ -221,9 +221,9 @@ static void vary(const call_frame *frame)
         uint32_t *words = buffer->tensor.data;
 
         if (!is_varied(buffer)) continue;
-        if (frame->info->op == SLM_OP_layer_forward &&
-            strcmp(buffer->field->name, "x") != 0 &&
-            strcmp(buffer->field->name, "bias") != 0)
+        if (frame->info->prepared && strcmp(buffer->field->name, "x") != 0 &&
+            strcmp(buffer->field->name, "bias") != 0 &&
+            strcmp(buffer->field->name, "dy") != 0)
             continue;
         for (size_t a = 0, b = buffer->bytes / 4; a + 1 < b; a++) {
             const uint32_t word = words[a];
@@ -308,7 +308,9 @@ static bool same_row(const call_frame *frame, const contents *batch, size_t toke
 static bool is_row_wise(slm_op op)
 {
     return op == SLM_OP_route || op == SLM_OP_select || op == SLM_OP_situ_glu ||
-           op == SLM_OP_dense_ffn || op == SLM_OP_rmsnorm || op == SLM_OP_layer_forward;
+           op == SLM_OP_dense_ffn || op == SLM_OP_rmsnorm ||
+           op == SLM_OP_layer_forward || op == SLM_OP_situ_glu_backward ||
+           op == SLM_OP_select_backward;
 }
 
 enum { ALONE_TOKENS = 4 };

@@ -29,7 +29,7 @@ typedef struct judge_stage {
     double used; /* largest |got - want| / bound seen; INFINITY for NaN     */
 } judge_stage;
 
-enum { JUDGE_MAX_STAGES = 16 };
+enum { JUDGE_MAX_STAGES = 40 };
 
 /* Null answers that are judged beside a right one; see controls.h.              A4 */
 typedef enum judge_control {

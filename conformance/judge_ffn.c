@@ -73,26 +73,33 @@ static double inner_error(const judge_trial *trial, const bound_dot *dot,
     return bound_store(&trial->rules, stage_middle(value, &rest), error, v);
 }
 
+void stage_sums(const judge_trial *trial, arb_ptr want, double *error,
+                const slm_tensor *w, const double *x, const double *dx, double v)
+{
+    const size_t rows = w->shape[0];
+    bound_dot *dots = stage_array(rows, sizeof *dots);
+
+    for (size_t i = 0; i < rows; i++) dots[i] = bound_dot_none();
+    stage_linear(trial, want, dots, w, x, dx);
+    for (size_t i = 0; i < rows; i++)
+        error[i] = inner_error(trial, &dots[i], want + i, v);
+    stage_release(dots);
+}
+
 void stage_inner(const judge_trial *trial, arb_ptr want, double *bound,
                  const slm_tensor *w_gate, const slm_tensor *w_up, const double *x,
                  const double *dx, double v)
 {
     const size_t rows = w_up->shape[0];
     arb_ptr gate = _arb_vec_init((slong)rows);
-    bound_dot *gates = stage_array(rows, sizeof *gates);
-    bound_dot *ups = stage_array(rows, sizeof *ups);
+    double *da = stage_array(rows, sizeof *da);
 
-    for (size_t i = 0; i < rows; i++) gates[i] = ups[i] = bound_dot_none();
-    stage_linear(trial, want, ups, w_up, x, dx);
-    if (w_gate) stage_linear(trial, gate, gates, w_gate, x, dx);
-    for (size_t i = 0; i < rows; i++) {
-        const double da = inner_error(trial, &gates[i], gate + i, v);
-        const double db = inner_error(trial, &ups[i], want + i, v);
-
-        stage_activation(trial, want + i, &bound[i], gate + i, da, want + i, db, v);
-    }
-    stage_release(ups);
-    stage_release(gates);
+    stage_sums(trial, want, bound, w_up, x, dx, v);
+    if (w_gate) stage_sums(trial, gate, da, w_gate, x, dx, v);
+    for (size_t i = 0; i < rows; i++)
+        stage_activation(trial, want + i, &bound[i], gate + i, da[i], want + i,
+                         bound[i], v);
+    stage_release(da);
     _arb_vec_clear(gate, (slong)rows);
 }
 

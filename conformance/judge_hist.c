@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* conformance/judge_hist.c - balancing: cumulative counts of required biases.     Q3 */
+/* conformance/judge_hist.c - balancing: cumulative counts of required biases. Q3, Q5 */
 #include "trial.h"
 
 #include <string.h>
@@ -74,6 +74,7 @@ static void count_expert(counting *c, const judge_trial *trial, const float *alp
     memset(c->most, 0, (c->bins + 1) * sizeof *c->most);
     memset(c->edge, 0, (c->bins + 1) * sizeof *c->edge);
     for (size_t i = 0; i < trial->frame->call->n_tokens; i++) {
+        if (!frame_counts(trial->frame, i)) continue;
         set_rational(r, (double)alpha[i]);
         set_rational(s, slm_ref_get(score, i * n + j));
         fmpq_sub(r, r, s);
@@ -87,7 +88,7 @@ static void count_expert(counting *c, const judge_trial *trial, const float *alp
 static void judge_counts_of(judge_trial *trial, const counting *c,
                             const int64_t *before, size_t j)
 {
-    const int64_t m = (int64_t)trial->frame->call->n_tokens;
+    const int64_t m = (int64_t)frame_counted(trial->frame);
     int64_t sum = 0, least = 0, most = 0;
     char got[COMPARE_TEXT], want[COMPARE_WANT];
 
@@ -111,7 +112,7 @@ static void judge_counts_of(judge_trial *trial, const counting *c,
     }
 }
 
-/* The cutoffs of the batch, exact: score and bias are inputs.                     Q1 */
+/* The cutoffs of the counted tokens, exact: score and bias are inputs.                     Q1 */
 static void batch_cutoffs(const judge_trial *trial, float *alpha, float *bias)
 {
     const size_t n = trial->frame->config.n_experts, k = trial->frame->config.top_k;
@@ -122,6 +123,7 @@ static void batch_cutoffs(const judge_trial *trial, float *alpha, float *bias)
     for (size_t j = 0; j < n; j++)
         bias[j] = (float)slm_ref_get(frame_tensor(trial->frame, "bias"), j);
     for (size_t i = 0; i < trial->frame->call->n_tokens; i++) {
+        if (!frame_counts(trial->frame, i)) continue;
         for (size_t j = 0; j < n; j++)
             key[j] = slm_ref_key((float)slm_ref_get(score, i * n + j), bias[j]);
         slm_ref_choose(ids, &alpha[i], key, n, k);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* conformance/judge_qb.c - balancing, permute, load metrics, against live ref's outputs.
- *                                                             L5, Q1, Q3, Q6, Q7, C1 */
+ *                                                         L5, Q1, Q3, Q5, Q6, Q7, C1 */
 #include "golden.h"
 #include "trial.h"
 
@@ -58,8 +58,8 @@ static void judge_integers(judge_trial *trial, const live_case *live, const char
     }
 }
 
-/* Every element must be live ref's number; where ref keeps the bits of an input
- * (`kept`, or NULL), the sign of a zero counts. */
+/* Every element must be live ref's number; where ref keeps the bits of an input, the
+ * sign of a zero counts. */
 static void judge_numbers(judge_trial *trial, const live_case *live, const char *field,
                           const slm_tensor *kept)
 {
@@ -69,7 +69,7 @@ static void judge_numbers(judge_trial *trial, const live_case *live, const char 
     for (size_t i = 0; i < slm_tensor_count(want); i++) {
         const double number = slm_ref_get(want, i);
         const double got = slm_ref_get(trial->tensor, i);
-        const int keeps = kept && slm_ref_get(kept, i) == number;
+        const int keeps = slm_ref_get(kept, i) == number;
 
         if (keeps && got == 0 && number == 0 && signbit(got) != signbit(number))
             stage_record_exact(trial, i, 0, signbit(got) ? "-0" : "+0",
@@ -85,6 +85,22 @@ static double largest(const slm_tensor *values)
 
     for (size_t i = 0; i < slm_tensor_count(values); i++)
         most = fmax(most, fabs(slm_ref_get(values, i)));
+    return most;
+}
+
+/* The cutoffs of the counted tokens; returns the largest magnitude.             Q1, Q5 */
+static double judge_cutoffs(judge_trial *trial, const live_case *live)
+{
+    const slm_tensor *want = live_tensor(live, "cutoff");
+    const int written = stage_written(trial, "cutoff") != NULL;
+    double most = 0;
+
+    if (written) stage_open(trial, "cutoff");
+    for (size_t t = 0; t < slm_tensor_count(want); t++) {
+        if (!frame_counts(trial->frame, t)) continue;
+        most = fmax(most, fabs(slm_ref_get(want, t)));
+        if (written) stage_exact(trial, t, slm_ref_get(want, t));
+    }
     return most;
 }
 
@@ -142,10 +158,8 @@ static void judge_new_bias(judge_trial *trial, const slm_tensor *candidate,
 static void judge_qb_exact(judge_trial *trial, const live_case *live)
 {
     const slm_tensor *candidate = live_tensor(live, "candidate");
-    const slm_tensor *alpha = live_tensor(live, "cutoff");
-    const double scale = largest(candidate) + largest(alpha) + 1;
+    const double scale = largest(candidate) + judge_cutoffs(trial, live) + 1;
 
-    if (stage_written(trial, "cutoff")) judge_numbers(trial, live, "cutoff", NULL);
     judge_candidates(trial, candidate, scale);
     judge_new_bias(trial, candidate, scale);
 }
@@ -174,8 +188,7 @@ static void judge_kept_bias(judge_trial *trial, const live_case *live)
 static void judge_load_metrics(judge_trial *trial, const live_case *live)
 {
     const slm_config *config = &trial->frame->config;
-    const double assigned =
-        (double)trial->frame->call->n_tokens * (double)config->top_k;
+    const double assigned = (double)frame_counted(trial->frame) * (double)config->top_k;
     const slm_tensor *metric = live_tensor(live, "metric");
     const double mean = assigned / (double)config->n_experts;
     const double peak = assigned > 0 ? largest(live_tensor(live, "load")) / mean : 0;
@@ -200,7 +213,9 @@ static void judge_load_metrics(judge_trial *trial, const live_case *live)
 
 static void judge_by_live(judge_trial *trial, const live_case *live)
 {
-    const int empty = trial->frame->call->n_tokens == 0;
+    const int empty =
+        trial->frame->call->n_tokens == 0 ||
+        (trial->test->op == SLM_OP_qb_exact && frame_counted(trial->frame) == 0);
 
     switch (trial->test->op) {
     case SLM_OP_permute:
@@ -232,9 +247,18 @@ void judge_counts(judge_trial *trial)
 {
     live_case live;
 
-    if (trial->test->op == SLM_OP_qb_hist_accumulate) {
+    switch (trial->test->op) {
+    case SLM_OP_qb_hist_accumulate:
         judge_hist_accumulate(trial);
         return;
+    case SLM_OP_qb_observe:
+        judge_observe(trial);
+        return;
+    case SLM_OP_qb_commit:
+        judge_commit(trial);
+        return;
+    default:
+        break;
     }
     if (!open_live(&live, trial)) return;
     judge_by_live(trial, &live);

@@ -249,7 +249,7 @@ static void open_routing(routing *r, judge_trial *trial)
     r->bias = stage_array(r->n, sizeof *r->bias);
     r->radius = stage_array(r->n_tokens * r->n, sizeof *r->radius);
     r->logit = _arb_vec_init((slong)(r->n_tokens * r->n));
-    for (size_t j = 0; j < r->n; j++) r->bias[j] = (float)slm_ref_get(bias, j);
+    for (size_t j = 0; bias && j < r->n; j++) r->bias[j] = (float)slm_ref_get(bias, j);
 }
 
 static void open_row(routing_row *row, size_t n)
@@ -292,5 +292,19 @@ void judge_routing(judge_trial *trial)
     judge_ids(&r, &row);
     judge_cutoff(&r, &row);
     judge_weights(&r, &row);
+    close_routing(&r, &row);
+}
+
+void judge_recomputed_routing(judge_trial *trial)
+{
+    routing r;
+    routing_row row;
+
+    if (!stage_written(trial, "logit") && !stage_written(trial, "weight")) return;
+    open_routing(&r, trial);
+    open_row(&row, r.n);
+    routing_real_logits(&r, present(trial, "x"), present(trial, "w_router"));
+    judge_logits(&r);
+    if (stage_written(trial, "weight")) judge_weights(&r, &row);
     close_routing(&r, &row);
 }

@@ -11,25 +11,27 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* The required biases of every token, expert by expert, ascending: [n, m]. */
-static void fill_columns(const call_frame *frame, double *column)
+/* The required biases of the m counted tokens, expert by expert: [n, m]. */
+static void fill_columns(const call_frame *frame, double *column, size_t m)
 {
     const slm_tensor *score = frame_tensor(frame, "score");
     const slm_tensor *bias = frame_tensor(frame, "bias");
-    const size_t m = frame->call->n_tokens, n = frame->config.n_experts;
-    const size_t k = frame->config.top_k;
+    const size_t n = frame->config.n_experts, k = frame->config.top_k;
     float *key = stage_array(n, sizeof *key);
     int32_t *ids = stage_array(k, sizeof *ids);
 
-    for (size_t t = 0; t < m; t++) {
+    for (size_t t = 0, i = 0; t < frame->call->n_tokens; t++) {
         float alpha = 0;
+
+        if (!frame_counts(frame, t)) continue;
 
         for (size_t j = 0; j < n; j++)
             key[j] = slm_ref_key((float)slm_ref_get(score, t * n + j),
                                  (float)slm_ref_get(bias, j));
         slm_ref_choose(ids, &alpha, key, n, k);
         for (size_t j = 0; j < n; j++)
-            column[j * m + t] = (double)alpha - slm_ref_get(score, t * n + j);
+            column[j * m + i] = (double)alpha - slm_ref_get(score, t * n + j);
+        i++;
     }
     stage_release(ids);
     stage_release(key);
@@ -65,9 +67,9 @@ int judge_tie_is_free(const judge_trial *trial, slm_status status)
 {
     const call_frame *frame = trial->frame;
     const slm_status wanted = trial->outcome->status;
-    const size_t m = frame->call->n_tokens, n = frame->config.n_experts;
-    const size_t k = frame->config.top_k;
+    const size_t n = frame->config.n_experts, k = frame->config.top_k;
     double *column;
+    size_t m;
     int seen = 0;
 
     if (trial->test->op != SLM_OP_qb_exact || status == wanted) return 0;
@@ -75,9 +77,10 @@ int judge_tie_is_free(const judge_trial *trial, slm_status status)
     if ((status != SLM_OK && status != SLM_ERR_TIE) ||
         (wanted != SLM_OK && wanted != SLM_ERR_TIE))
         return 0;
+    m = frame_counted(frame);
     if (m == 0 || k >= n || m * k % n != 0) return 0;
     column = stage_array(n * m, sizeof *column);
-    fill_columns(frame, column);
+    fill_columns(frame, column, m);
     for (size_t j = 0; j < n; j++) {
         qsort(column + j * m, m, sizeof *column, ascending);
         seen |= stand(trial, column + j * m, m * k / n);

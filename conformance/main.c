@@ -26,7 +26,8 @@ typedef struct verb {
 static const verb verbs[] = {
     {"run", cli_run, "judge a backend on the golden vectors",
      "usage: slmoe run [-b BACKEND]... [options]\n"
-     "  -b, --backend B    ref, cpu-blas, or the path of a plug-in (./libmine.so);\n"
+     "  -b, --backend B    ref, cpu, cpu-blas, or the path of a plug-in "
+     "(./libmine.so);\n"
      "                     without it every built-in backend is judged\n" SELECTION
      "  --format F[=FILE]  human (the default), jsonl, junit, tap, tap13; repeatable\n"
      "  -j, --jobs N       N processes at once (1)\n"
@@ -87,6 +88,30 @@ static const verb verbs[] = {
     {"probe", cli_probe,
      "print what a backend declares and which conventions it follows",
      "usage: slmoe probe -b BACKEND [--vectors DIR]\n"},
+    {"bench", cli_bench, "time backends that are right, beside what is possible",
+     "usage: slmoe bench [-b BACKEND]... [--vs BACKEND] [options]\n"
+     "  Judges each backend on the very shapes first: one that fails is not timed. "
+     "Then "
+     "measures\n"
+     "  what the machine can do (the roof) and alternates batches of all backends.\n"
+     "  -b, --backend B    as in run; may be repeated (cpu)\n"
+     "  --vs B             time this one, too, and print how many times as long it "
+     "takes\n"
+     "  --shape S          a shape of vectors/perf/shapes.yaml; may be repeated "
+     "(mini)\n"
+     "  --op OP            an operation; may be repeated (layer_forward)\n"
+     "  --dtype D          f32 or bf16; may be repeated (as the shape says)\n"
+     "  --tokens LIST      batch sizes, 1,16,128 (as the shape says)\n"
+     "  --experts LIST     numbers of experts instead of the shape's\n"
+     "  --top-k LIST       numbers of chosen ones instead of the shape's\n"
+     "  --threads LIST     OMP_NUM_THREADS of each table (all CPUs)\n"
+     "  --seconds S        that a row may take when the machine is not quiet (6)\n"
+     "  --format F[=FILE]  table (the default), jsonl, svg; repeatable\n"
+     "  --shapes FILE      read shapes from there\n"
+     "  --timeout S        seconds that a batch may take (600)\n"
+     "exit: 0 timed, 1 a backend is wrong, 2 usage, 3 harness error, 4 backend not "
+     "loadable,\n"
+     "      5 nothing timed, 6 bad shapes\n"},
     {"new", cli_new, "start a backend: a plug-in project that builds and is judged",
      "usage: slmoe new backend DIR\n"
      "  Writes backend.c, CMakeLists.txt and README.md into DIR, which is made or is "

@@ -18,14 +18,16 @@ typedef struct answer {
 
 /* ---- distance ---- */
 
+/* Sums of products, and every gradient: what cancels in one has no digits of its own. */
 static bool is_sum(const char *field)
 {
-    static const char *const sums[] = {"logit", "z", "o",         "u",
-                                       "y",     "r", "candidate", "new_bias"};
+    static const char *const sums[] = {
+        "logit",          "z",         "o",       "u", "y", "r", "gate_up",
+        "shared_gate_up", "candidate", "new_bias"};
 
     for (size_t i = 0; i < sizeof sums / sizeof *sums; i++)
         if (strcmp(sums[i], field) == 0) return true;
-    return false;
+    return field[0] == 'd';
 }
 
 static double element_distance(double a, double b, double scale)

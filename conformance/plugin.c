@@ -89,29 +89,46 @@ int plugin_offers(const slm_plugin *plugin, const slm_config *config, slm_op op,
     return 0;
 }
 
+/* Weights in device memory stay there until the handle is closed. */
+static slm_status prepare(const slm_plugin *plugin, const slm_weights *weights,
+                          plugin_session *session, slm_error *error)
+{
+    slm_weights placed = *weights;
+
+    if (device_is_wanted(&plugin->table)) {
+        session->weights = device_place(&plugin->table, SLM_OP_COUNT, &placed);
+        if (!session->weights)
+            return slm_fail(error, SLM_ERR_MEMORY, "prepare", "", 0,
+                            "device memory for the weights");
+    }
+    return plugin->table.prepare(session->handle, &placed, error);
+}
+
 slm_status plugin_begin(const slm_plugin *plugin, const slm_config *config, slm_op op,
-                        const slm_weights *weights, slm_handle **handle,
+                        const slm_weights *weights, plugin_session *session,
                         slm_error *error)
 {
     slm_status status = SLM_OK;
     fenv_t environment;
 
-    *handle = NULL;
+    *session = (plugin_session){NULL, NULL};
     fegetenv(&environment);
-    if (plugin->table.open) status = plugin->table.open(config, handle, error);
-    if (status != SLM_OK) *handle = NULL;
-    if (status == SLM_OK && op == SLM_OP_layer_forward) {
-        status = plugin->table.prepare(*handle, weights, error);
-        if (status != SLM_OK) plugin_end(plugin, *handle);
-        if (status != SLM_OK) *handle = NULL;
+    if (plugin->table.open)
+        status = plugin->table.open(config, &session->handle, error);
+    if (status != SLM_OK) session->handle = NULL;
+    if (status == SLM_OK && op < SLM_OP_COUNT && slm_op_describe(op)->prepared) {
+        status = prepare(plugin, weights, session, error);
+        if (status != SLM_OK) plugin_end(plugin, session);
     }
     fesetenv(&environment);
     return status;
 }
 
-void plugin_end(const slm_plugin *plugin, slm_handle *handle)
+void plugin_end(const slm_plugin *plugin, plugin_session *session)
 {
-    if (plugin->table.close) plugin->table.close(handle);
+    if (plugin->table.close) plugin->table.close(session->handle);
+    device_release(session->weights, NULL);
+    *session = (plugin_session){NULL, NULL};
 }
 
 size_t plugin_workspace(const slm_plugin *plugin, slm_handle *handle, slm_op op,
@@ -123,13 +140,13 @@ size_t plugin_workspace(const slm_plugin *plugin, slm_handle *handle, slm_op op,
 size_t plugin_ask_workspace(const slm_plugin *plugin, const slm_config *config,
                             slm_op op, const slm_call *call)
 {
-    slm_handle *handle;
+    plugin_session session;
     size_t size;
 
-    if (plugin_begin(plugin, config, SLM_OP_COUNT, NULL, &handle, NULL) != SLM_OK)
+    if (plugin_begin(plugin, config, SLM_OP_COUNT, NULL, &session, NULL) != SLM_OK)
         return 0;
-    size = plugin_workspace(plugin, handle, op, call);
-    plugin_end(plugin, handle);
+    size = plugin_workspace(plugin, session.handle, op, call);
+    plugin_end(plugin, &session);
     return size;
 }
 
@@ -151,25 +168,53 @@ static int environment_changed(int rounding)
     return fegetround() != rounding || smallest / 2 == 0;
 }
 
-slm_status plugin_call(const slm_plugin *plugin, slm_handle *handle, slm_op op,
-                       const void *args, slm_error *error, int *environment)
+static slm_status dispatch(const slm_plugin *plugin, slm_handle *handle, slm_op op,
+                           const void *args, slm_error *error)
 {
-    const int rounding = fegetround();
-    slm_status status = SLM_ERR_INTERNAL;
-    fenv_t saved;
-
-    fegetenv(&saved);
     switch (op) {
 #define CASE(name, level, purpose)                                                     \
     case SLM_OP_##name:                                                                \
-        status = plugin->ops.name(handle, args, error);                                \
-        break;
+        return plugin->ops.name(handle, args, error);
         SLM_OPS(CASE)
 #undef CASE
     default:
-        break;
+        return SLM_ERR_INTERNAL;
     }
-    *environment = environment_changed(rounding);
+}
+
+/* With tensors in device memory. What is broken there counts more than the status. */
+static slm_status dispatch_on_device(const slm_plugin *plugin,
+                                     const plugin_session *session, slm_op op,
+                                     void *args, slm_error *error, char *broken)
+{
+    plugin_device *device = device_place(&plugin->table, op, args);
+    slm_status status;
+
+    if (!device)
+        return slm_fail(error, SLM_ERR_MEMORY, slm_op_describe(op)->name, "", 0,
+                        "device memory for the tensors");
+    status = dispatch(plugin, session->handle, op, args, error);
+    if (device_collect(device, ((const slm_call *)args)->stream, broken) &&
+        session->weights)
+        device_collect(session->weights, NULL, broken);
+    device_release(device, args);
+    return status;
+}
+
+slm_status plugin_call(const slm_plugin *plugin, const plugin_session *session,
+                       slm_op op, void *args, slm_error *error, plugin_conduct *conduct)
+{
+    const int rounding = fegetround();
+    slm_status status;
+    fenv_t saved;
+
+    memset(conduct, 0, sizeof *conduct);
+    fegetenv(&saved);
+    if (device_is_wanted(&plugin->table))
+        status = dispatch_on_device(plugin, session, op, args, error, conduct->broken);
+    else
+        status = dispatch(plugin, session->handle, op, args, error);
+    conduct->environment = environment_changed(rounding);
     fesetenv(&saved);
     return status;
 }

@@ -8,11 +8,14 @@
 
 #include <slm/backend.h>
 
+#include "plugin_device.h"
+
 typedef struct slm_plugin {
     void *library;     /* of dlopen, NULL for a built-in                          */
     slm_backend table; /* members that an older plug-in lacks are zero        */
     slm_ops ops;
     slm_arithmetic arithmetic;
+    const char *emulated; /* what stands in for its hardware, or NULL                */
 } slm_plugin;
 
 enum { PLUGIN_WHY = 512 };
@@ -32,11 +35,17 @@ void plugin_close(slm_plugin *plugin);
 int plugin_offers(const slm_plugin *plugin, const slm_config *config, slm_op op,
                   size_t n_tokens, char *reason);
 
-/* Open a handle and, for layer_forward, prepare it. */
+/* A handle, and where its weights lie in device memory. */
+typedef struct plugin_session {
+    slm_handle *handle;
+    plugin_device *weights; /* NULL: the host's are used */
+} plugin_session;
+
+/* Open a handle and, for operations on prepared weights, prepare it. */
 slm_status plugin_begin(const slm_plugin *plugin, const slm_config *config, slm_op op,
-                        const slm_weights *weights, slm_handle **handle,
+                        const slm_weights *weights, plugin_session *session,
                         slm_error *error);
-void plugin_end(const slm_plugin *plugin, slm_handle *handle);
+void plugin_end(const slm_plugin *plugin, plugin_session *session);
 
 /* Bytes of workspace for a call. */
 size_t plugin_workspace(const slm_plugin *plugin, slm_handle *handle, slm_op op,
@@ -49,9 +58,16 @@ size_t plugin_ask_workspace(const slm_plugin *plugin, const slm_config *config,
 /* Mask of 1u << slm_op of the operations in the table. */
 uint32_t plugin_offered(const slm_plugin *plugin);
 
-/* Call the operation, without any check. *environment becomes 1 when the callee left
- * another rounding mode or flush-to-zero behind; it is restored. */
-slm_status plugin_call(const slm_plugin *plugin, slm_handle *handle, slm_op op,
-                       const void *args, slm_error *error, int *environment);
+/* What a call did beside its work. */
+typedef struct plugin_conduct {
+    int environment; /* left another rounding mode or flush-to-zero; it is restored  */
+    char broken[DEVICE_WHY]; /* what it did to device memory; "": nothing amiss      */
+} plugin_conduct;
+
+/* Call the operation, without any check. A backend with device memory gets its tensors
+ * there; `args` is as before afterwards. */
+slm_status plugin_call(const slm_plugin *plugin, const plugin_session *session,
+                       slm_op op, void *args, slm_error *error,
+                       plugin_conduct *conduct);
 
 #endif

@@ -40,7 +40,10 @@ static int open_library(slm_plugin *plugin, const char *path, char *why)
     }
 
     const slm_backend *table = getter(SLM_ABI_MAJOR);
+    const char *(*emulated)(void);
 
+    *(void **)&emulated = dlsym(plugin->library, "slm_backend_emulated");
+    if (emulated) plugin->emulated = emulated();
     fesetenv(&environment);
     if (!table) {
         snprintf(why, PLUGIN_WHY, "%s: declines ABI %d", path, SLM_ABI_MAJOR);
@@ -59,12 +62,15 @@ int plugin_open(slm_plugin *plugin, const char *name, char *why)
     }
 
     const slm_backend *table = registry_find(name);
+    const char *missing = table ? NULL : registry_missing(name);
 
     if (table) return plugin_adopt(plugin, table, name, why);
-    if (registry_missing(name)) {
-        snprintf(why, PLUGIN_WHY, "%s: left out: %s", name, registry_missing(name));
+    if (missing) {
+        snprintf(why, PLUGIN_WHY, "%s: left out: %s", name, missing);
         return 0;
     }
+    if (registry_library(name))
+        return open_library(plugin, registry_library(name), why);
 
     int length = snprintf(why, PLUGIN_WHY, "%s: no such backend; built in:", name);
 

@@ -43,6 +43,8 @@ static const member arithmetic_members[] = {
     {"tanh_abs", offsetof(slm_arithmetic, tanh_abs), REAL},
     {"rsqrt_ulp", offsetof(slm_arithmetic, rsqrt_ulp), REAL},
     {"balance", offsetof(slm_arithmetic, balance), REAL},
+    {"store_gradient", offsetof(slm_arithmetic, store_gradient), REAL},
+    {"store_weight_gradient", offsetof(slm_arithmetic, store_weight_gradient), REAL},
 };
 
 static const char *const stage_names[SLM_STAGE_COUNT] = {

@@ -3,23 +3,37 @@
 #include "registry.h"
 #include "mutants/mutants.h"
 
+#include <dlfcn.h>
+#include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
-#include <ref.h>
-#ifdef SLM_WITH_BLAS
 #include <cpu.h>
-#endif
+#include <ref.h>
 
 static const struct {
     const char *name;
     const slm_backend *(*table)(void);
-    const char *missing;
+    const char *library; /* instead of the table                       */
+    const char *missing; /* why it has neither, or NULL                */
 } backends[] = {
-    {"ref", slm_ref_backend, NULL},
+    {"ref", slm_ref_backend, NULL, NULL},
+    {"cpu", slm_cpu_backend, NULL, NULL},
 #ifdef SLM_WITH_BLAS
-    {"cpu-blas", slm_cpu_blas_backend, NULL},
+    {"cpu-blas", slm_cpu_blas_backend, NULL, NULL},
 #else
-    {"cpu-blas", NULL, "OpenBLAS was not found when slmoe was built"},
+    {"cpu-blas", NULL, NULL, "OpenBLAS was not found when slmoe was built"},
+#endif
+#ifdef SLM_WITH_GPU
+    {"gpu", NULL, "libslm-gpu.so", NULL},
+#else
+    {"gpu", NULL, NULL, "nvcc was not found when slmoe was built"},
+#endif
+#ifdef SLM_WITH_GPU_EMU
+    {"gpu-emu", NULL, "libslm-gpu-emu.so", NULL},
+#else
+    {"gpu-emu", NULL, NULL,
+     "CUDA's headers, OpenBLAS or an x86-64 were not found when slmoe was built"},
 #endif
 };
 
@@ -40,9 +54,56 @@ const char *registry_name(size_t index)
     return index < N_BACKENDS ? backends[index].name : NULL;
 }
 
-const char *registry_missing(const char *name)
+/* Beside this program, or where an installed one has its libraries. */
+static const char *find_library(const char *file)
+{
+    static const char *const places[] = {"", SLM_LIBRARIES_FROM_BIN "/"};
+    static char path[4096];
+    const ssize_t length = readlink("/proc/self/exe", path, sizeof path - 512);
+    char *end;
+
+    path[length > 0 ? length : 0] = '\0';
+    end = strrchr(path, '/');
+    if (!end) return NULL;
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        snprintf(end, (size_t)(path + sizeof path - end), "/%s%s", places[i], file);
+        if (access(path, R_OK) == 0) return path;
+    }
+    return NULL;
+}
+
+const char *registry_library(const char *name)
 {
     for (size_t i = 0; i < N_BACKENDS; i++)
-        if (strcmp(backends[i].name, name) == 0) return backends[i].missing;
+        if (backends[i].library && strcmp(backends[i].name, name) == 0)
+            return find_library(backends[i].library);
+    return NULL;
+}
+
+/* What a library says of this machine: it is loaded for the question, and stays. */
+static const char *ask_library(const char *file)
+{
+    static char why[160];
+    const char *path = find_library(file);
+    void *library = path ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
+    const char *(*missing)(void) = NULL;
+
+    if (!path) {
+        snprintf(why, sizeof why, "%s is not where slmoe-host is", file);
+        return why;
+    }
+    if (library) *(void **)&missing = dlsym(library, "slm_gpu_missing");
+    if (missing) return missing();
+    snprintf(why, sizeof why, "%.150s", dlerror());
+    return why;
+}
+
+const char *registry_missing(const char *name)
+{
+    for (size_t i = 0; i < N_BACKENDS; i++) {
+        if (strcmp(backends[i].name, name) != 0) continue;
+        return backends[i].library ? ask_library(backends[i].library)
+                                   : backends[i].missing;
+    }
     return NULL;
 }

@@ -11,8 +11,13 @@ const slm_backend *registry_find(const char *name);
 /* Name number `index`, left out or not, or NULL past the last. */
 const char *registry_name(size_t index);
 
+/* Path of the library that holds a built-in backend, or NULL: the parts that need a
+ * device's own libraries are loaded, not linked. */
+const char *registry_library(const char *name);
+
 /* Why a name that people may expect is not built in, or NULL ("cpu-blas: OpenBLAS was
- * not found when this was built"). */
+ * not found when this was built"). Where only a device
+ * is missing it begins with BUILTINS_NO_DEVICE. */
 const char *registry_missing(const char *name);
 
 #endif

@@ -120,10 +120,13 @@ static void end(report_writer *report, const report_run *run,
                     vec_provenance_name((vec_provenance)i), counts->provenance[i]);
             separator = ", ";
         }
-    fprintf(report->out, "%s%.1f s%s\n", separator[0] == ',' ? ")  " : "  ",
-            counts->seconds,
-            run->about->certifiable ? ""
-                                    : "  (in the judge's process: not certifiable)");
+    fprintf(report->out, "%s%.1f s", separator[0] == ',' ? ")  " : "  ",
+            counts->seconds);
+    if (run->about->emulated[0])
+        fprintf(report->out, "  (%s: not certifiable)", run->about->emulated);
+    else if (!run->about->certifiable)
+        fputs("  (in the judge's process: not certifiable)", report->out);
+    fputc('\n', report->out);
 }
 
 static void total(report_writer *report, const report_counts *counts)

@@ -49,6 +49,8 @@ static json_t *arithmetic(const slm_arithmetic *declared)
     set_positive(object, "tanh_abs", declared->tanh_abs);
     set_positive(object, "rsqrt_ulp", declared->rsqrt_ulp);
     set_positive(object, "balance", declared->balance);
+    set_positive(object, "store_gradient", declared->store_gradient);
+    set_positive(object, "store_weight_gradient", declared->store_weight_gradient);
     if (declared->flushes_subnormals)
         json_object_set_new(object, "flushes_subnormals", json_true());
     return object;

@@ -11,17 +11,19 @@ static void read_arithmetic(run_line *line, const json_t *object, run_part *part
     const json_t *store = line_object(line, declared, "store");
 
     if (!declared) line_fault(line, "arithmetic: expected an object");
-    part->arithmetic =
-        (slm_arithmetic){.struct_size = sizeof part->arithmetic,
-                         .accumulator = line_number(line, declared, "accumulator"),
-                         .input = line_number(line, declared, "input"),
-                         .sigmoid_ulp = line_number(line, declared, "sigmoid_ulp"),
-                         .tanh_ulp = line_number(line, declared, "tanh_ulp"),
-                         .tanh_abs = line_number(line, declared, "tanh_abs"),
-                         .rsqrt_ulp = line_number(line, declared, "rsqrt_ulp"),
-                         .balance = line_number(line, declared, "balance"),
-                         .flushes_subnormals = json_is_true(
-                             json_object_get(declared, "flushes_subnormals"))};
+    part->arithmetic = (slm_arithmetic){
+        .struct_size = sizeof part->arithmetic,
+        .accumulator = line_number(line, declared, "accumulator"),
+        .input = line_number(line, declared, "input"),
+        .sigmoid_ulp = line_number(line, declared, "sigmoid_ulp"),
+        .tanh_ulp = line_number(line, declared, "tanh_ulp"),
+        .tanh_abs = line_number(line, declared, "tanh_abs"),
+        .rsqrt_ulp = line_number(line, declared, "rsqrt_ulp"),
+        .balance = line_number(line, declared, "balance"),
+        .store_gradient = line_number(line, declared, "store_gradient"),
+        .store_weight_gradient = line_number(line, declared, "store_weight_gradient"),
+        .flushes_subnormals =
+            json_is_true(json_object_get(declared, "flushes_subnormals"))};
     for (int i = 0; i < SLM_STAGE_COUNT; i++)
         part->arithmetic.store[i] =
             line_number(line, store, declared_stage((slm_stage)i));

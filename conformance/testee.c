@@ -118,6 +118,19 @@ static void read_status(const json_t *message, testee_reply *reply)
     reply->seconds = json_number_value(json_object_get(message, "seconds"));
 }
 
+/* What a call did beside its work. */
+static void read_conduct(const json_t *message, testee_reply *reply)
+{
+    const char *broken = child_text(message, "broken");
+
+    if (reply->outcome != TESTEE_RETURNED) return;
+    if (!broken[0] && json_is_true(json_object_get(message, "environment")))
+        broken = TESTEE_ENVIRONMENT;
+    if (!broken[0]) return;
+    reply->outcome = TESTEE_BROKEN;
+    snprintf(reply->why, sizeof reply->why, "%s", broken);
+}
+
 static json_t *request(const char *type, const vec_case *test)
 {
     return json_pack("{s:s, s:s, s:o, s:I, s:I}", "type", type, "op",
@@ -163,6 +176,8 @@ static int child_offers(slm_testee *base, const vec_case *test, char *reason)
     else if (!(testee->base.about.levels & info->level))
         snprintf(reason, 256, "the backend does not claim the level of `%s`",
                  info->name);
+    else
+        testee_knows_arguments(&testee->base.about, test, reason);
     if (reason[0]) return 0;
     if (!is_running(testee)) return 1;
     memset(&testee->loss, 0, sizeof testee->loss);
@@ -256,11 +271,7 @@ static void child_call(slm_testee *base, call_frame *frame, testee_reply *reply)
     message = ask(testee, frame, frame_request("call", frame), "status", reply);
     if (!message) return;
     read_status(message, reply);
-    if (json_is_true(json_object_get(message, "environment")) &&
-        reply->outcome == TESTEE_RETURNED) {
-        reply->outcome = TESTEE_BROKEN;
-        snprintf(reply->why, sizeof reply->why, "%s", TESTEE_ENVIRONMENT);
-    }
+    read_conduct(message, reply);
     json_decref(message);
 }
 

@@ -24,7 +24,8 @@ typedef struct testee_about {
     char name[64];
     char version[64];
     char url[256];
-    char note[256]; /* of the host, for people; may be ""                   */
+    char note[256];    /* of the host, for people; may be ""                   */
+    char emulated[64]; /* what stands in for its hardware; "": nothing      */
     uint32_t abi_major;
     uint32_t abi_minor;
     uint32_t flags;
@@ -95,6 +96,11 @@ int testee_is_for_the_door(const vec_case *test);
 
 /* Whether this backend is given such cases. */
 int testee_owns_the_door(const testee_about *about);
+
+/* 1 when the backend's minor ABI version has every argument that the case gives, else 0
+ * and a reason (256 bytes). */
+int testee_knows_arguments(const testee_about *about, const vec_case *test,
+                           char *reason);
 
 /* The contract at the door, unless the backend has its own. */
 slm_status testee_door(const testee_about *about, const call_frame *frame,

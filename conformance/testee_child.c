@@ -198,7 +198,9 @@ static int read_hello(child_testee *testee, const json_t *message, char *why)
     about->abi_minor = (uint32_t)json_integer_value(json_array_get(abi, 1));
     about->flags = (uint32_t)json_integer_value(json_object_get(message, "flags"));
     about->levels = (uint32_t)json_integer_value(json_object_get(message, "levels"));
-    about->certifiable = true;
+    snprintf(about->emulated, sizeof about->emulated, "%s",
+             child_text(message, "emulated"));
+    about->certifiable = !about->emulated[0];
     if (about->name[0] && about->version[0] &&
         protocol_read_ops(json_object_get(message, "ops"), &about->offered) &&
         protocol_read_arithmetic(json_object_get(message, "arithmetic"),

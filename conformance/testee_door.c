@@ -23,13 +23,27 @@ int testee_owns_the_door(const testee_about *about)
     return (about->flags & SLM_CHECKS_ARGUMENTS) || strcmp(about->name, "ref") == 0;
 }
 
+int testee_knows_arguments(const testee_about *about, const vec_case *test,
+                           char *reason)
+{
+    for (size_t i = 0; i < test->n_in; i++) {
+        const slm_field *field = test->in[i].field;
+
+        if (field->since <= about->abi_minor) continue;
+        snprintf(reason, 256, "speaks ABI %u.%u, which has no %s", about->abi_major,
+                 about->abi_minor, field->name);
+        return 0;
+    }
+    return 1;
+}
+
 slm_status testee_door(const testee_about *about, const call_frame *frame,
                        slm_error *error)
 {
     slm_status status = SLM_OK;
 
     if (about->flags & SLM_CHECKS_ARGUMENTS) return SLM_OK;
-    if (frame->info->op == SLM_OP_layer_forward)
+    if (frame->info->prepared)
         status = slm_check_weights(&frame->config, &frame->weights, error);
     if (status != SLM_OK) return status;
     return slm_check(frame->info->op, &frame->config, frame->args, error);

@@ -11,7 +11,7 @@
 typedef struct table_testee {
     slm_testee base;
     slm_plugin plugin;
-    slm_handle *handle;
+    plugin_session session;
     bool trusted;
 } table_testee;
 
@@ -29,7 +29,8 @@ static int table_offers(slm_testee *base, const vec_case *test, char *reason)
         return 0;
     }
     return plugin_offers(&testee->plugin, &test->config, test->op, test->call.n_tokens,
-                         reason);
+                         reason) &&
+           testee_knows_arguments(&base->about, test, reason);
 }
 
 static int table_frame(slm_testee *base, const vec_case *test,
@@ -52,28 +53,28 @@ static void table_begin(slm_testee *base, call_frame *frame, testee_reply *reply
     table_testee *testee = (table_testee *)base;
 
     memset(reply, 0, sizeof *reply);
-    testee->handle = NULL;
     reply->status = testee_door(&base->about, frame, &reply->error);
     if (reply->status == SLM_OK)
         reply->status = plugin_begin(&testee->plugin, &frame->config, frame->info->op,
-                                     &frame->weights, &testee->handle, &reply->error);
+                                     &frame->weights, &testee->session, &reply->error);
 }
 
 static void table_call(slm_testee *base, call_frame *frame, testee_reply *reply)
 {
     const table_testee *testee = (const table_testee *)base;
-    int environment = 0;
+    plugin_conduct conduct;
     const double start = stopwatch_now();
 
     memset(reply, 0, sizeof *reply);
     reply->status = testee_door(&base->about, frame, &reply->error);
     if (reply->status != SLM_OK) return;
-    reply->status = plugin_call(&testee->plugin, testee->handle, frame->info->op,
-                                frame->args, &reply->error, &environment);
+    reply->status = plugin_call(&testee->plugin, &testee->session, frame->info->op,
+                                frame->args, &reply->error, &conduct);
     reply->seconds = stopwatch_now() - start;
-    if (!environment) return;
+    if (!conduct.broken[0] && !conduct.environment) return;
     reply->outcome = TESTEE_BROKEN;
-    snprintf(reply->why, sizeof reply->why, "%s", TESTEE_ENVIRONMENT);
+    snprintf(reply->why, sizeof reply->why, "%s",
+             conduct.broken[0] ? conduct.broken : TESTEE_ENVIRONMENT);
 }
 
 static void table_end(slm_testee *base, call_frame *frame, testee_reply *reply)
@@ -82,8 +83,7 @@ static void table_end(slm_testee *base, call_frame *frame, testee_reply *reply)
 
     (void)frame;
     memset(reply, 0, sizeof *reply);
-    plugin_end(&testee->plugin, testee->handle);
-    testee->handle = NULL;
+    plugin_end(&testee->plugin, &testee->session);
 }
 
 static const testee_kind table_kind = {table_close, table_offers, table_frame,

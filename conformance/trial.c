@@ -36,6 +36,9 @@ static const struct {
     {SLM_OP_qb_exact, "new_bias", "Q1"},
     {SLM_OP_sign_step, "new_bias", "Q6"},
     {SLM_OP_qb_hist_merge, "hist", "C1"},
+    {SLM_OP_qb_commit, "hist", "Q8"},
+    {SLM_OP_qb_commit, "bias", "Q8"},
+    {SLM_OP_COUNT, "stamp", "Q8"},
     {SLM_OP_COUNT, "logit", "R1"},
     {SLM_OP_COUNT, "score", "R2"},
     {SLM_OP_COUNT, "ids", "R2"},
@@ -46,11 +49,36 @@ static const struct {
     {SLM_OP_COUNT, "order", "L5"},
     {SLM_OP_COUNT, "z", "L6"},
     {SLM_OP_COUNT, "h", "L1"},
+    {SLM_OP_COUNT, "gate_up", "L6"},
     {SLM_OP_COUNT, "o", "L6"},
     {SLM_OP_COUNT, "u", "L2"},
     {SLM_OP_COUNT, "r", "L2"},
+    {SLM_OP_COUNT, "shared_gate_up", "L3"},
     {SLM_OP_COUNT, "hs", "L3"},
     {SLM_OP_COUNT, "y", "L6"},
+    {SLM_OP_COUNT, "dgate_up", "G1"},
+    {SLM_OP_COUNT, "dshared_gate_up", "G1"},
+    {SLM_OP_COUNT, "du", "G2"},
+    {SLM_OP_COUNT, "dgamma", "G2"},
+    {SLM_OP_COUNT, "dlogit", "G3"},
+    {SLM_OP_COUNT, "dbias", "G5"},
+    {SLM_OP_COUNT, "dr", "G4"},
+    {SLM_OP_COUNT, "dweight", "G4"},
+    {SLM_OP_COUNT, "dh", "G4"},
+    {SLM_OP_COUNT, "dz", "G4"},
+    {SLM_OP_COUNT, "dhs", "G4"},
+    {SLM_OP_COUNT, "dx", "G4"},
+    {SLM_OP_COUNT, "dw_router", "G4"},
+    {SLM_OP_COUNT, "dw_down", "G4"},
+    {SLM_OP_COUNT, "dw_gate", "G4"},
+    {SLM_OP_COUNT, "dw_up", "G4"},
+    {SLM_OP_COUNT, "dw_out", "G4"},
+    {SLM_OP_COUNT, "dw_expert", "G4"},
+    {SLM_OP_COUNT, "dw_lift", "G4"},
+    {SLM_OP_COUNT, "dw_shared_gate", "G4"},
+    {SLM_OP_COUNT, "dw_shared_up", "G4"},
+    {SLM_OP_COUNT, "dw_shared_out", "G4"},
+    {SLM_OP_COUNT, "dw_shared", "G4"},
     {SLM_OP_COUNT, "hist", "Q3"},
     {SLM_OP_COUNT, "candidate", "Q3"},
     {SLM_OP_COUNT, "new_bias", "Q3"},
@@ -69,8 +97,13 @@ const char *stage_clause(slm_op op, const char *field)
 
 void stage_open_nan(judge_trial *trial, const char *field)
 {
+    stage_open_under(trial, field, "R4");
+}
+
+void stage_open_under(judge_trial *trial, const char *field, const char *clause)
+{
     stage_open(trial, field);
-    trial->clause = "R4";
+    trial->clause = clause;
 }
 
 void stage_open(judge_trial *trial, const char *field)
@@ -132,6 +165,15 @@ void stage_exact(judge_trial *trial, size_t index, double want)
     stage_record_exact(trial, index, same, say_got, say_want);
 }
 
+void stage_zeros(judge_trial *trial, size_t first, size_t n)
+{
+    for (size_t i = first; i < first + n; i++)
+        if (slm_ref_get(trial->tensor, i) == 0)
+            trial->stage->checked++;
+        else
+            stage_exact(trial, i, 0);
+}
+
 void stage_integer(judge_trial *trial, size_t index, int64_t want)
 {
     const int64_t got = compare_integer(trial->tensor, index);
@@ -184,6 +226,23 @@ void stage_real(judge_trial *trial, size_t index, const arb_t want, double bound
         }
         stage_record(trial, index, multiple, say_got, say_want);
     }
+    arb_clear(wanted);
+}
+
+/* Where doubles do not decide it, balls do. */
+void stage_double(judge_trial *trial, size_t index, double want, double bound)
+{
+    const double distance = fabs(slm_ref_get(trial->tensor, index) - want);
+    arb_t wanted;
+
+    if (!(bound < (double)INFINITY)) return;
+    if (distance == 0 || distance <= bound) {
+        stage_record(trial, index, distance == 0 ? 0 : distance / bound, "", "");
+        return;
+    }
+    arb_init(wanted);
+    arb_set_d(wanted, want);
+    stage_real(trial, index, wanted, bound, 0);
     arb_clear(wanted);
 }
 
@@ -243,4 +302,40 @@ void stage_linear(const judge_trial *trial, arb_ptr y, bound_dot *dots,
     }
     stage_release(row);
     _arb_vec_clear(exact, (slong)cols);
+}
+
+/* One column of a matrix at a time is what a dot of it needs; a stripe of them is read
+ * at once. */
+enum { STRIPE = 64 };
+
+static void read_stripe(double *out, const slm_tensor *w, size_t first, size_t n)
+{
+    const size_t rows = w->shape[0], cols = w->shape[1];
+
+    for (size_t i = 0; i < rows; i++)
+        for (size_t j = 0; j < n; j++)
+            out[j * rows + i] = slm_ref_get(w, i * cols + first + j);
+}
+
+void stage_transposed(const judge_trial *trial, arb_ptr y, bound_dot *dots,
+                      const slm_tensor *w, const double *x)
+{
+    const size_t rows = w->shape[0], cols = w->shape[1];
+    arb_ptr exact = _arb_vec_init((slong)rows), part = _arb_vec_init((slong)cols);
+    double *stripe = stage_array(rows * STRIPE, sizeof *stripe);
+
+    stage_balls(exact, x, rows);
+    slm_ref_linear_transposed(part, NULL, w, exact, SLM_REF_JUDGE);
+    for (size_t first = 0; first < cols; first += STRIPE) {
+        const size_t n = cols - first < STRIPE ? cols - first : STRIPE;
+
+        read_stripe(stripe, w, first, n);
+        for (size_t j = 0; j < n; j++)
+            bound_dot_add(&dots[first + j], &trial->rules, stripe + j * rows, x, NULL,
+                          rows);
+    }
+    _arb_vec_add(y, y, part, (slong)cols, SLM_REF_JUDGE);
+    stage_release(stripe);
+    _arb_vec_clear(part, (slong)cols);
+    _arb_vec_clear(exact, (slong)rows);
 }

@@ -47,6 +47,9 @@ void stage_open(judge_trial *trial, const char *field);
 /* The same for elements that must be NaN because their inputs are not numbers.    R4 */
 void stage_open_nan(judge_trial *trial, const char *field);
 
+/* The same for elements that another clause than the field's decides. */
+void stage_open_under(judge_trial *trial, const char *field, const char *clause);
+
 /* The clause that an operation's field is judged under. */
 const char *stage_clause(slm_op op, const char *field);
 
@@ -56,9 +59,16 @@ const char *stage_clause(slm_op op, const char *field);
 void stage_real(judge_trial *trial, size_t index, const arb_t want, double bound,
                 int by_file);
 
+/* The same with a number that a double holds well enough: its own error is part of the
+ * bound. Cheap, for tensors of millions; the file is not asked. */
+void stage_double(judge_trial *trial, size_t index, double want, double bound);
+
 /* Element that must be this very value; NaN wants NaN. */
 void stage_exact(judge_trial *trial, size_t index, double want);
 void stage_integer(judge_trial *trial, size_t index, int64_t want);
+
+/* n elements from `first` on that must be 0. Cheap, for tensors of millions. */
+void stage_zeros(judge_trial *trial, size_t first, size_t n);
 
 /* Record the outcome of a check of another kind: `multiple` of its bound was used (<= 1
  * is good); got and want are for people. */
@@ -89,6 +99,11 @@ double stage_middle(const arb_t ball, double *radius);
 void stage_linear(const judge_trial *trial, arb_ptr y, bound_dot *dots,
                   const slm_tensor *w, const double *x, const double *dx);
 
+/* y[j] = sum_i w[i,j] x[i], what a linear layer does to a gradient; x is exact. y and
+ * dots [cols] are added to.                                                      G4 */
+void stage_transposed(const judge_trial *trial, arb_ptr y, bound_dot *dots,
+                      const slm_tensor *w, const double *x);
+
 /* What is known of a stage's elements for one token: the backend's own numbers when it
  * tapped them, else ref's with the radius that its bounds leave. */
 typedef struct stage_known {
@@ -108,6 +123,11 @@ const double *stage_radius(const stage_known *known);
  * tapped (its stage must be open), and keeps what the next stage is to use. */
 void stage_settle(judge_trial *trial, stage_known *known, size_t t, size_t i,
                   const arb_t want, double bound, int by_file);
+
+/* The sums of x under one of the [rows, cols] matrices before an activation, and the
+ * error of each: stored with roundoff v where that is coarser than binary32.      A1 */
+void stage_sums(const judge_trial *trial, arb_ptr want, double *error,
+                const slm_tensor *w, const double *x, const double *dx, double v);
 
 /* The activations of x under [rows, cols] gate and up matrices: want[i] and bound[i],
  * storage with roundoff v included. Without a gate w_gate is NULL.        L1, L3, L4 */
@@ -137,11 +157,22 @@ void stage_rmsnorm(const judge_trial *trial, arb_ptr want, double *bound,
  * Fills trial->rows. */
 void judge_routing(judge_trial *trial);
 
+/* The logits and weights that a backward pass showed: from x and the given ids. R1, R3 */
+void judge_recomputed_routing(judge_trial *trial);
+
 /* The stages of layer_forward after routing; situ_glu, dense_ffn, rmsnorm. */
 void judge_layer(judge_trial *trial);
 void judge_situ_glu(judge_trial *trial);
 void judge_dense_ffn(judge_trial *trial);
 void judge_rmsnorm(judge_trial *trial);
+
+/* The backward operations: each gradient from the backend's own values where it showed
+ * all of them, else by the envelope.                                         G1-G5 */
+void judge_situ_glu_backward(judge_trial *trial);
+void judge_rmsnorm_backward(judge_trial *trial);
+void judge_select_backward(judge_trial *trial);
+void judge_dense_ffn_backward(judge_trial *trial);
+void judge_layer_backward(judge_trial *trial);
 
 /* Balancing, permute and load_metrics: against live ref's own outputs. */
 void judge_counts(judge_trial *trial);
@@ -150,5 +181,9 @@ void judge_counts(judge_trial *trial);
  * strict balancing, OK or TIE, into the other, which is `status`.                 Q2 */
 int judge_tie_is_free(const judge_trial *trial, slm_status status);
 void judge_hist_accumulate(judge_trial *trial);
+
+/* The state of a step: counts, stamp and bias.                                Q4, Q8 */
+void judge_observe(judge_trial *trial);
+void judge_commit(judge_trial *trial);
 
 #endif

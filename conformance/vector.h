@@ -124,7 +124,7 @@ typedef struct vec_set {
 typedef struct vec_error {
     char path[512];
     vec_mark mark;    /* line 0: the file as a whole                        */
-    char what[256];   /* "select: out.weight: shape [1, 2] needs 2 values, got 3" */
+    char what[512];   /* "select: out.weight: shape [1, 2] needs 2 values, got 3" */
     char remedy[160]; /* what to do, may be ""                              */
 } vec_error;
 

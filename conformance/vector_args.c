@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-enum { MAX_FIELDS = 32 };
+enum { MAX_FIELDS = 64 };
 
 /* Every argument that a case may give or expect; the layer's weights are inputs. */
 typedef struct argument_list {
@@ -39,7 +39,7 @@ static argument_list list_fields(slm_op op, bool outputs)
     argument_list list = {.n = 0};
 
     add_fields(&list, info->fields, info->n_fields, outputs);
-    if (op == SLM_OP_layer_forward && !outputs) {
+    if (info->prepared && !outputs) {
         size_t n;
         const slm_field *weights = slm_weight_fields(&n);
 

@@ -132,7 +132,7 @@ int load_word(loader *ld, const tree_node *node, const char *what, bool path,
 int load_choice(loader *ld, const tree_node *node, const char *what,
                 const char *const *names, size_t n, size_t *out)
 {
-    char known[160], expected[176];
+    char known[360], expected[376];
 
     for (size_t i = 0; i < n; i++) {
         if (!load_is(node, names[i])) continue;

@@ -72,7 +72,9 @@ const char *vec_tier_name(vec_tier tier)
 
 static void write_hex(const unsigned char *digest, char *out)
 {
-    for (size_t i = 0; i < 32; i++) snprintf(out + 2 * i, 3, "%02x", digest[i]);
+    for (size_t i = 0; i < 64; i++)
+        out[i] = "0123456789abcdef"[i % 2 ? digest[i / 2] & 15 : digest[i / 2] >> 4];
+    out[64] = '\0';
 }
 
 void vec_sha256(const void *data, size_t size, char *out)

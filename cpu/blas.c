@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cpu/blas.c - the backend `cpu-blas`: its table, its handle, and GEMM by OpenBLAS.
+/* cpu/blas.c - the backend `cpu-blas`: its table, and GEMM by OpenBLAS.
  *
  * OpenBLAS runs on the calling thread alone; OpenMP shares the blocks. A second level
  * of threads inside GEMM would cost more than it brings at these sizes, and would make
@@ -7,7 +7,6 @@
 #include <cblas.h>
 #include <limits.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 #include "cpu.h"
 #include "internal.h"
@@ -16,24 +15,32 @@
  * since not every release stores, rather than multiplies, when beta is 0. */
 static void gemv(const slm_cpu_linear *product)
 {
+    const int back = (product->how & SLM_CPU_BACK) != 0;
+    const size_t rows = back ? product->inner : product->cols; /* of w */
+    const size_t cols = back ? product->cols : product->inner;
     float *y = product->y.data;
 
-    if (!product->add) memset(y, 0, product->cols * sizeof *y);
-    cblas_sgemv(CblasRowMajor, CblasNoTrans, (blasint)product->cols,
-                (blasint)product->inner, 1.0f, product->w.data, (blasint)product->w.ld,
+    if (!(product->how & SLM_CPU_ADD)) memset(y, 0, product->cols * sizeof *y);
+    cblas_sgemv(CblasRowMajor, back ? CblasTrans : CblasNoTrans, (blasint)rows,
+                (blasint)cols, 1.0f, product->w.data, (blasint)product->w.ld,
                 product->x.data, 1, 1.0f, y, 1);
 }
 
 static void gemm(const slm_cpu_linear *product)
 {
-    if (product->rows == 1) {
+    const unsigned outer = product->how & SLM_CPU_OUTER;
+    const unsigned back = product->how & SLM_CPU_BACK;
+
+    if (product->rows == 1 && !outer) {
         gemv(product);
         return;
     }
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (blasint)product->rows,
+    cblas_sgemm(CblasRowMajor, outer ? CblasTrans : CblasNoTrans,
+                outer || back ? CblasNoTrans : CblasTrans, (blasint)product->rows,
                 (blasint)product->cols, (blasint)product->inner, 1.0f, product->x.data,
                 (blasint)product->x.ld, product->w.data, (blasint)product->w.ld,
-                product->add ? 1.0f : 0.0f, product->y.data, (blasint)product->y.ld);
+                product->how & SLM_CPU_ADD ? 1.0f : 0.0f, product->y.data,
+                (blasint)product->y.ld);
 }
 
 static int refuse(char *reason, size_t size, const char *why)
@@ -59,7 +66,6 @@ static int supports(const slm_config *config, slm_op op, size_t n_tokens, char *
                             config->d_shared, config->n_bins};
     size_t width;
 
-    (void)n_tokens;
     if (!slm_op_describe(op)) return refuse(reason, reason_size, "unknown operation");
     if (config->dtype != SLM_F32 && uses_element_type(op))
         return refuse(reason, reason_size, "binary32 only: its GEMM is SGEMM");
@@ -69,150 +75,25 @@ static int supports(const slm_config *config, slm_op op, size_t n_tokens, char *
     if (__builtin_mul_overflow(config->n_shared, config->d_shared, &width) ||
         width > INT_MAX)
         return refuse(reason, reason_size, "shared experts beyond OpenBLAS's integers");
+    /* Rows of [gate | up], and a product that sums over the tokens. */
+    if ((op == SLM_OP_dense_ffn_backward || op == SLM_OP_layer_backward) &&
+        (width > INT_MAX / 2 || config->d_expert > INT_MAX / 2 || n_tokens > INT_MAX))
+        return refuse(reason, reason_size, "gradients beyond OpenBLAS's integers");
     return 1;
 }
 
 static slm_status open_handle(const slm_config *config, slm_handle **handle,
                               slm_error *error)
 {
-    slm_handle *made = calloc(1, sizeof *made);
-    const size_t size = config->struct_size < sizeof made->config ? config->struct_size
-                                                                  : sizeof made->config;
+    slm_handle *made = slm_cpu_new_handle(config, error);
 
-    if (!made)
-        return slm_fail(error, SLM_ERR_MEMORY, "open", "handle", 0, "%zu bytes",
-                        sizeof *made);
-    memcpy(&made->config, config, size);
+    if (!made) return SLM_ERR_MEMORY;
     made->gemm = gemm;
-    made->kernels = slm_cpu_pick_kernels();
+    made->kernels = slm_cpu_kernels_of(slm_cpu_best_isa());
+    made->slopes = slm_cpu_slopes_of(slm_cpu_best_isa());
     openblas_set_num_threads(1);
     *handle = made;
     return SLM_OK;
-}
-
-static void drop_copies(slm_handle *handle)
-{
-    for (size_t i = 0; i < SLM_CPU_WEIGHTS; i++) {
-        free(handle->packed[i]);
-        handle->packed[i] = NULL;
-    }
-}
-
-static void close_handle(slm_handle *handle)
-{
-    if (!handle) return;
-    drop_copies(handle);
-    free(handle);
-}
-
-/* 1 and the matrix of the first part of a weight of rank 3, with the distance of the
- * parts; or of a weight of lower rank. Looks at no element: weights may be sparse. */
-static int refer(const slm_tensor *weight, slm_cpu_matrix *matrix, ptrdiff_t *step)
-{
-    if (weight->rank < 3) return slm_cpu_is_matrix(weight, matrix);
-
-    const slm_tensor part = slm_tensor_at(weight, 0);
-
-    *step = weight->stride[0];
-    return slm_cpu_is_matrix(&part, matrix);
-}
-
-/* A packed copy of a weight that GEMM cannot read as it lies; NULL without memory. */
-static float *copy_of(const slm_tensor *weight)
-{
-    const size_t parts = weight->rank < 3 ? 1 : weight->shape[0];
-    const size_t each = slm_tensor_count(weight) / parts;
-    float *copy = malloc(parts * each * sizeof *copy);
-
-    if (!copy) return NULL;
-    for (size_t p = 0; p < parts; p++) {
-        const slm_tensor part = weight->rank < 3 ? *weight : slm_tensor_at(weight, p);
-
-        slm_cpu_pack(copy + p * each, &part);
-    }
-    return copy;
-}
-
-static slm_status take_weight(const slm_tensor *weight, const char *name, float **copy,
-                              slm_cpu_matrix *matrix, ptrdiff_t *step, slm_error *error)
-{
-    size_t each;
-
-    if (weight->rank == 0 || slm_tensor_count(weight) == 0) return SLM_OK;
-    if (refer(weight, matrix, step)) return SLM_OK;
-    *copy = copy_of(weight);
-    if (!*copy)
-        return slm_fail(error, SLM_ERR_MEMORY, "prepare", name, 0, "%zu elements",
-                        slm_tensor_count(weight));
-    *matrix = (slm_cpu_matrix){*copy, weight->shape[weight->rank - 1]};
-    each = slm_tensor_count(weight) / (weight->rank < 3 ? 1 : weight->shape[0]);
-    *step = (ptrdiff_t)each;
-    return SLM_OK;
-}
-
-static slm_status prepare(slm_handle *handle, const slm_weights *weights,
-                          slm_error *error)
-{
-    slm_cpu_weights *to = &handle->weights;
-    ptrdiff_t none;
-    const struct {
-        const char *name;
-        const slm_tensor *weight;
-        slm_cpu_matrix *matrix;
-        ptrdiff_t *step;
-    } list[SLM_CPU_WEIGHTS] = {
-        {"w_router", &weights->w_router, &to->router, &none},
-        {"w_down", &weights->w_down, &to->down, &none},
-        {"w_gate", &weights->w_gate, &to->gate, &to->gate_step},
-        {"w_up", &weights->w_up, &to->up, &to->up_step},
-        {"w_out", &weights->w_out, &to->out, &to->out_step},
-        {"w_expert", &weights->w_expert, &to->expert, &to->expert_step},
-        {"gamma", &weights->gamma, &to->gamma, &none},
-        {"w_lift", &weights->w_lift, &to->lift, &none},
-        {"w_shared_gate", &weights->w_shared_gate, &to->shared_gate, &none},
-        {"w_shared_up", &weights->w_shared_up, &to->shared_up, &none},
-        {"w_shared_out", &weights->w_shared_out, &to->shared_out, &none},
-        {"w_shared", &weights->w_shared, &to->shared, &to->shared_step},
-    };
-
-    drop_copies(handle);
-    memset(to, 0, sizeof *to);
-    for (size_t i = 0; i < SLM_CPU_WEIGHTS; i++) {
-        const slm_status status =
-            take_weight(list[i].weight, list[i].name, &handle->packed[i],
-                        list[i].matrix, list[i].step, error);
-
-        if (status) return status;
-    }
-    return SLM_OK;
-}
-
-static size_t workspace(slm_handle *handle, slm_op op, const slm_call *call)
-{
-    const slm_config *config = &handle->config;
-
-    switch (op) {
-    case SLM_OP_route:
-        return slm_cpu_route_space(config, call);
-    case SLM_OP_select:
-        return slm_cpu_select_space(config, call);
-    case SLM_OP_permute:
-        return slm_cpu_permute_space(config, call);
-    case SLM_OP_dense_ffn:
-        return slm_cpu_dense_ffn_space(config, call);
-    case SLM_OP_rmsnorm:
-        return slm_cpu_rmsnorm_space(config, call);
-    case SLM_OP_layer_forward:
-        return slm_cpu_layer_forward_space(config, call);
-    case SLM_OP_qb_exact:
-        return slm_cpu_qb_exact_space(config, call);
-    case SLM_OP_qb_hist_accumulate:
-        return slm_cpu_qb_hist_accumulate_space(config, call);
-    case SLM_OP_qb_hist_solve:
-        return slm_cpu_qb_hist_solve_space(config, call);
-    default:
-        return 0;
-    }
 }
 
 const slm_backend *slm_cpu_blas_backend(void)
@@ -240,9 +121,9 @@ const slm_backend *slm_cpu_blas_backend(void)
         .ops = &ops,
         .supports = supports,
         .open = open_handle,
-        .close = close_handle,
-        .prepare = prepare,
-        .workspace = workspace,
+        .close = slm_cpu_close,
+        .prepare = slm_cpu_refer_to_weights,
+        .workspace = slm_cpu_workspace,
     };
 
     return &backend;

@@ -5,6 +5,12 @@
 
 #include <slm/backend.h>
 
+/* `cpu`: its own kernels on packed weights, every operation; binary32, and bf16 but for
+ * layer_backward. A token's bits depend on the instruction set alone. The environment
+ * variable SLM_CPU_LEVEL (plain, avx2, avx512) forces one; open() refuses a name that is
+ * none of these, or that this CPU has not. */
+const slm_backend *slm_cpu_backend(void);
+
 /* `cpu-blas`: OpenBLAS inside OpenMP tasks, binary32, every operation. Opening a handle
  * sets OpenBLAS, for the whole process, to one thread a call. */
 const slm_backend *slm_cpu_blas_backend(void);

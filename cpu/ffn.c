@@ -60,6 +60,9 @@ void slm_cpu_write(const slm_tensor *to, slm_cpu_matrix from)
     }
 }
 
+/* Of a block; multiples of 32, as where blocks begin. */
+enum { MOST_ROWS = 256, MOST_COLS = 640 };
+
 /* How a product is cut, evenly. */
 typedef struct cut {
     size_t row_blocks;
@@ -70,68 +73,87 @@ typedef struct cut {
  * one block only, narrower ones, so that there is something to share. */
 static cut cut_of(const slm_cpu_linear *product)
 {
-    enum { ROWS = 256, FEW_ROWS = 16 };
+    enum { FEW_ROWS = 16 };
     const size_t rows = product->rows;
-    const size_t cols = rows > ROWS ? 640 : rows > FEW_ROWS ? 160 : 128;
+    const size_t cols = rows > MOST_ROWS ? MOST_COLS : rows > FEW_ROWS ? 160 : 128;
 
-    return (cut){slm_cpu_ceil_div(rows, ROWS), slm_cpu_ceil_div(product->cols, cols)};
+    return (cut){slm_cpu_ceil_div(rows, MOST_ROWS),
+                 slm_cpu_ceil_div(product->cols, cols)};
 }
 
-/* First element of part `index` of `parts` even parts that begin at multiples of 16. */
+/* First element of part `index` of `parts` even parts that begin at multiples of 32. */
 static size_t part_begin(size_t size, size_t parts, size_t index)
 {
-    const size_t each = (slm_cpu_ceil_div(size, parts) + 15) / 16 * 16;
+    const size_t each = (slm_cpu_ceil_div(size, parts) + 31) / 32 * 32;
 
     return index * each < size ? index * each : size;
 }
 
-static void block_of(const slm_handle *handle, const slm_cpu_linear *product,
-                     size_t index)
+slm_cpu_linear slm_cpu_block(const slm_cpu_linear *product, size_t index, size_t *row,
+                             size_t *col)
 {
+    const int outer = (product->how & SLM_CPU_OUTER) != 0;
+    const int back = (product->how & SLM_CPU_BACK) != 0;
     const cut by = cut_of(product);
     const size_t i = index / by.col_blocks, j = index % by.col_blocks;
-    const size_t row = part_begin(product->rows, by.row_blocks, i);
-    const size_t col = part_begin(product->cols, by.col_blocks, j);
     slm_cpu_linear block = *product;
 
-    block.rows = part_begin(product->rows, by.row_blocks, i + 1) - row;
-    block.cols = part_begin(product->cols, by.col_blocks, j + 1) - col;
-    if (block.rows == 0 || block.cols == 0) return;
-    block.x.data += row * block.x.ld;
-    block.w.data += col * block.w.ld;
-    block.y.data += row * block.y.ld + col;
-    handle->gemm(&block);
+    *row = part_begin(product->rows, by.row_blocks, i);
+    *col = part_begin(product->cols, by.col_blocks, j);
+    block.rows = part_begin(product->rows, by.row_blocks, i + 1) - *row;
+    block.cols = part_begin(product->cols, by.col_blocks, j + 1) - *col;
+    if (block.inner == 0) return block;
+    block.x.data += outer ? *row : *row * block.x.ld;
+    block.w.data += outer || back ? *col : *col * block.w.ld;
+    return block;
 }
 
-static size_t blocks_of(const slm_cpu_linear *product)
+static void run_block(const slm_handle *handle, const slm_cpu_linear *product,
+                      size_t index)
+{
+    size_t row, col;
+    slm_cpu_linear block = slm_cpu_block(product, index, &row, &col);
+
+    if (block.rows == 0 || block.cols == 0) return;
+    block.y.data += row * block.y.ld + col;
+    slm_cpu_multiply(handle, &block);
+}
+
+size_t slm_cpu_blocks(const slm_cpu_linear *product)
 {
     const cut by = cut_of(product);
 
     return by.row_blocks * by.col_blocks;
 }
 
+size_t slm_cpu_largest_block(size_t rows, size_t cols)
+{
+    return (rows < MOST_ROWS ? rows : MOST_ROWS) *
+           (cols < MOST_COLS ? cols : MOST_COLS);
+}
+
 void slm_cpu_products(const slm_handle *handle, const slm_cpu_linear *list, size_t n)
 {
     size_t total = 0;
 
-    for (size_t p = 0; p < n; p++) total += blocks_of(&list[p]);
+    for (size_t p = 0; p < n; p++) total += slm_cpu_blocks(&list[p]);
 #pragma omp parallel for schedule(dynamic, 1)
     for (size_t task = 0; task < total; task++) {
         size_t block = task, p = 0;
 
-        while (block >= blocks_of(&list[p])) block -= blocks_of(&list[p++]);
-        block_of(handle, &list[p], block);
+        while (block >= slm_cpu_blocks(&list[p])) block -= slm_cpu_blocks(&list[p++]);
+        run_block(handle, &list[p], block);
     }
 }
 
 void slm_cpu_sum_of_products(const slm_handle *handle, const slm_cpu_linear *list,
                              size_t n)
 {
-    const size_t total = blocks_of(list);
+    const size_t total = slm_cpu_blocks(list);
 
 #pragma omp parallel for schedule(dynamic, 1)
     for (size_t block = 0; block < total; block++)
-        for (size_t p = 0; p < n; p++) block_of(handle, &list[p], block);
+        for (size_t p = 0; p < n; p++) run_block(handle, &list[p], block);
 }
 
 typedef struct space {
@@ -189,9 +211,10 @@ static void activate_rows(const slm_handle *handle, const space *at, slm_cpu_mat
     for (size_t t = 0; t < rows; t++) {
         float *gate = at->gate + t * f;
 
-        if (all_finite(d, slm_cpu_row(x, t)))
+        if (all_finite(d, slm_cpu_row(x, t))) {
             slm_cpu_activate(handle, f, gate, at->up + t * f, gate);
-        else
+            slm_cpu_store_half(handle, f, gate);
+        } else
             fill_nan(f, gate);
     }
 }

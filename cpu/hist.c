@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cpu/hist.c - Quantile Balancing by a histogram: accumulate, merge, solve.
  *
- * Clause   Q3, C1.  Preconditions are the contract's; none is checked here.
+ * Clause   Q3, Q5, C1.  Preconditions are the contract's; none is checked here.
  * Method   a table of edges; a guess by multiplication is moved until it fits. An edge
  *          is compared with alpha - s in binary64, and where these are too close to
  *          tell, by the sign of an exact sum: so every bin is that of exact rationals,
@@ -97,8 +97,9 @@ static size_t bin_of(const bins *table, float alpha, float score)
 
 typedef struct space {
     float *bias;    /* [n]                                          */
-    float *score;   /* [m, n]  only when it cannot be read in place */
-    float *alpha;   /* [m]                                          */
+    float *score;   /* [T, n]  only when it cannot be read in place */
+    float *alpha;   /* [T]                                          */
+    int32_t *mask;  /* [T]     only when there is one               */
     uint64_t *best; /* [tasks, k + 1]                               */
     double *edge;   /* [B]                                          */
 } space;
@@ -110,6 +111,7 @@ static size_t lay_out(space *at, void *base, const slm_config *config, size_t ro
     at->bias = slm_cpu_take_f32(&arena, 1, config->n_experts);
     at->score = slm_cpu_take_f32(&arena, rows, config->n_experts);
     at->alpha = slm_cpu_take_f32(&arena, rows, 1);
+    at->mask = slm_cpu_take(&arena, rows, 1, sizeof *at->mask);
     at->best = slm_cpu_take(&arena, slm_cpu_ceil_div(rows, SLM_CPU_ROWS),
                             config->top_k + 1, sizeof *at->best);
     at->edge = slm_cpu_take(&arena, config->n_bins, 1, sizeof *at->edge);
@@ -138,37 +140,52 @@ static bins make_bins(const slm_tensor *bias, size_t count, double *edge)
                   (fabs(low) + fabs(high)) * 0x1p-90};
 }
 
-slm_status slm_cpu_qb_hist_accumulate(slm_handle *handle,
-                                      const slm_qb_hist_accumulate_args *args,
-                                      slm_error *error)
+size_t slm_cpu_accumulate(const slm_handle *handle, const slm_call *call,
+                          const slm_tensor *score, const slm_tensor *bias,
+                          const slm_tensor *hist, const slm_tensor *mask)
 {
     const slm_config *config = &handle->config;
-    const size_t rows = args->call.n_tokens, n = config->n_experts;
-    const slm_status status =
-        slm_check_finite(SLM_OP_qb_hist_accumulate, config, args, error);
-    slm_cpu_matrix score;
+    const size_t rows = call->n_tokens, n = config->n_experts;
+    slm_cpu_matrix from;
+    size_t m = 0;
     space at;
 
-    if (status || rows == 0) return status;
-    lay_out(&at, args->call.workspace, config, rows);
-    slm_cpu_pack(at.bias, &args->bias);
-    score = slm_cpu_read(&args->score, at.score);
-    slm_cpu_cutoffs(handle, rows, score, at.bias, at.best, at.alpha);
+    if (rows == 0) return 0;
+    lay_out(&at, call->workspace, config, rows);
+    slm_cpu_pack(at.bias, bias);
+    from = slm_cpu_read(score, at.score);
 
-    const bins table = make_bins(&args->bias, config->n_bins, at.edge);
+    const bins table = make_bins(bias, config->n_bins, at.edge);
+    const int32_t *counted = slm_cpu_mask(call, mask, at.mask);
 
+    slm_cpu_cutoffs(handle, rows, from, at.bias, counted, at.best, at.alpha);
+    for (size_t t = 0; t < rows; t++) m += (size_t)slm_cpu_counts(counted, t);
 #pragma omp parallel for schedule(static)
     for (size_t first = 0; first < n; first += SLM_CPU_COLUMNS) {
         const size_t end = n - first < SLM_CPU_COLUMNS ? n : first + SLM_CPU_COLUMNS;
 
         for (size_t t = 0; t < rows; t++) {
-            const float *row = slm_cpu_row(score, t);
+            const float *row = slm_cpu_row(from, t);
 
+            if (!slm_cpu_counts(counted, t)) continue;
             for (size_t j = first; j < end; j++)
-                ++*slm_cpu_i64(&args->hist, j, bin_of(&table, at.alpha[t], row[j]));
+                ++*slm_cpu_i64(hist, j, bin_of(&table, at.alpha[t], row[j]));
         }
     }
-    return SLM_OK;
+    return m;
+}
+
+slm_status slm_cpu_qb_hist_accumulate(slm_handle *handle,
+                                      const slm_qb_hist_accumulate_args *args,
+                                      slm_error *error)
+{
+    const slm_status status =
+        slm_check_finite(SLM_OP_qb_hist_accumulate, &handle->config, args, error);
+
+    if (!status)
+        slm_cpu_accumulate(handle, &args->call, &args->score, &args->bias, &args->hist,
+                           &args->mask);
+    return status;
 }
 
 slm_status slm_cpu_qb_hist_merge(slm_handle *handle, const slm_qb_hist_merge_args *args,

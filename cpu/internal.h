@@ -27,9 +27,19 @@ typedef struct slm_cpu_matrix {
     size_t ld;
 } slm_cpu_matrix;
 
-/* One product y = x w^T, or y += x w^T.
+/* How a product is taken: none or several of these. */
+enum {
+    SLM_CPU_ADD = 1,  /* y += instead of y =                                        */
+    SLM_CPU_BACK = 2, /* x w:   the gradient of what went into x w^T                */
+    SLM_CPU_OUTER = 4 /* x^T w: the gradient of a weight, a sum over the inner rows */
+};
+
+/* One product y = x w^T, or as `how` says; y overlaps neither factor.
  *
- *   x [rows, inner], w [cols, inner], y [rows, cols]; y overlaps neither */
+ *              x              w              y
+ *   as it is   [rows, inner]  [cols, inner]  [rows, cols]
+ *   BACK       [rows, inner]  [inner, cols]  [rows, cols]
+ *   OUTER      [inner, rows]  [inner, cols]  [rows, cols] */
 typedef struct slm_cpu_linear {
     size_t rows;
     size_t cols;
@@ -37,11 +47,23 @@ typedef struct slm_cpu_linear {
     slm_cpu_matrix x;
     slm_cpu_matrix w;
     slm_cpu_matrix y;
-    int add;
+    unsigned how;
 } slm_cpu_linear;
 
 /* Does one product on the calling thread alone. */
 typedef void slm_cpu_gemm(const slm_cpu_linear *product);
+
+/* Instruction sets that kernels are made for, each with those before it. */
+typedef enum slm_cpu_isa {
+    SLM_ISA_PLAIN,  /* portable C                  */
+    SLM_ISA_AVX2,   /* and FMA                     */
+    SLM_ISA_AVX512, /* F, BW, DQ, VL               */
+    SLM_ISA_AMX,    /* tiles of bf16               */
+    SLM_ISA_COUNT
+} slm_cpu_isa;
+
+/* dispatch.c: the best of this CPU, for kernels of single elements. */
+slm_cpu_isa slm_cpu_best_isa(void);
 
 /* Element-wise kernels for one instruction set. In and out may be the same memory. */
 typedef struct slm_cpu_kernels {
@@ -49,6 +71,21 @@ typedef struct slm_cpu_kernels {
     void (*situ)(size_t count, const float *gate, const float *up, float *out,
                  double beta_gate, double beta_up);
 } slm_cpu_kernels;
+
+/* One gated activation and its gradients; dgate, dup may be any of the inputs. */
+typedef struct slm_cpu_glu {
+    const float *gate;
+    const float *up;
+    const float *dh;
+    float *dgate;
+    float *dup;
+} slm_cpu_glu;
+
+/* Gradients of activations for one instruction set. */
+typedef struct slm_cpu_slopes {
+    void (*situ)(size_t count, slm_cpu_glu at, double beta_gate, double beta_up);
+    void (*swiglu)(size_t count, slm_cpu_glu at);
+} slm_cpu_slopes;
 
 /* Weights of the layer as prepare() left them; data NULL where there are none. */
 typedef struct slm_cpu_weights {
@@ -75,9 +112,29 @@ struct slm_handle {
     slm_config config;
     slm_cpu_gemm *gemm;
     const slm_cpu_kernels *kernels;
+    const slm_cpu_slopes *slopes;
     slm_cpu_weights weights;
     float *packed[SLM_CPU_WEIGHTS]; /* owned copies of weights that GEMM cannot read */
+    struct slm_cpu_native *native;  /* of `cpu` alone: native.h                      */
+    /* Of `cpu`: a product by the packed form of w; 0 and nothing done if it has none. */
+    int (*by_panels)(const slm_handle *handle, const slm_cpu_linear *product);
+    int half; /* values stored between the stages of an operation are rounded to bf16 */
 };
+
+/* One product on the calling thread, by packed weights where there are. */
+static inline void slm_cpu_multiply(const slm_handle *handle,
+                                    const slm_cpu_linear *product)
+{
+    if (!handle->by_panels || !handle->by_panels(handle, product))
+        handle->gemm(product);
+}
+
+/* handle.c: a handle of that configuration, all else zero; NULL without memory. */
+slm_handle *slm_cpu_new_handle(const slm_config *config, slm_error *error);
+void slm_cpu_close(slm_handle *handle);
+slm_status slm_cpu_refer_to_weights(slm_handle *handle, const slm_weights *weights,
+                                    slm_error *error);
+size_t slm_cpu_workspace(slm_handle *handle, slm_op op, const slm_call *call);
 
 /* ---- workspace: one function lays a call's pieces out, for size and for use ---- */
 
@@ -108,6 +165,36 @@ static inline void *slm_cpu_take(slm_cpu_arena *arena, size_t rows, size_t cols,
 static inline float *slm_cpu_take_f32(slm_cpu_arena *arena, size_t rows, size_t cols)
 {
     return slm_cpu_take(arena, rows, cols, sizeof(float));
+}
+
+/* ---- bf16: the upper half of a binary32 ---- */
+
+static inline float slm_cpu_of_bf16(uint16_t half)
+{
+    const uint32_t bits = (uint32_t)half << 16;
+    float value;
+
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+/* To nearest, ties to even; a NaN stays one. */
+static inline uint16_t slm_cpu_to_bf16(float value)
+{
+    uint32_t bits;
+
+    memcpy(&bits, &value, sizeof bits);
+    return (uint16_t)(value != value ? bits >> 16 | 0x40
+                                     : (bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+/* What a stage of this handle stores. */
+static inline void slm_cpu_store_half(const slm_handle *handle, size_t count,
+                                      float *values)
+{
+    if (!handle->half) return;
+    for (size_t i = 0; i < count; i++)
+        values[i] = slm_cpu_of_bf16(slm_cpu_to_bf16(values[i]));
 }
 
 /* ---- tensors ---- */
@@ -166,12 +253,38 @@ void slm_cpu_products(const slm_handle *handle, const slm_cpu_linear *list, size
 void slm_cpu_sum_of_products(const slm_handle *handle, const slm_cpu_linear *list,
                              size_t n);
 
-/* The kernels for this CPU. */
-const slm_cpu_kernels *slm_cpu_pick_kernels(void);
+/* How many blocks a product is cut into, and one of them, with its first element. */
+size_t slm_cpu_blocks(const slm_cpu_linear *product);
+slm_cpu_linear slm_cpu_block(const slm_cpu_linear *product, size_t index, size_t *row,
+                             size_t *col);
+
+/* Most elements of a block of y [rows, cols]. */
+size_t slm_cpu_largest_block(size_t rows, size_t cols);
+
+/* The gradient of a weight: an OUTER product into a view of any strides. */
+typedef struct slm_cpu_gradient {
+    slm_cpu_linear product; /* y is found from `to`; inner 0: zeros, or nothing added */
+    slm_tensor to;          /* [rows, cols]                                           */
+    size_t first;           /* filled by slm_cpu_gradients                            */
+} slm_cpu_gradient;
+
+/* All gradients, in blocks shared among threads. Blocks of views that GEMM cannot write
+ * go through `stage`, SLM_CPU_STAGES at a time, each of at most `stage_size` elements,
+ * the largest block of the list.                                            ffn_backward.c */
+enum { SLM_CPU_STAGES = 8 };
+void slm_cpu_gradients(const slm_handle *handle, slm_cpu_gradient *list, size_t n,
+                       float *stage, size_t stage_size);
+
+/* The kernels for an instruction set, or the best below it that was compiled. */
+const slm_cpu_kernels *slm_cpu_kernels_of(slm_cpu_isa isa);
 
 /* h = act(gate, up) of the configuration's expert; out may be gate or up.    L1, L4 */
 void slm_cpu_activate(const slm_handle *handle, size_t count, const float *gate,
                       const float *up, float *out);
+
+/* The gradients of slm_cpu_activate: situ_backward.c.                        G1, L4 */
+const slm_cpu_slopes *slm_cpu_slopes_of(slm_cpu_isa isa);
+void slm_cpu_activate_backward(const slm_handle *handle, size_t count, slm_cpu_glu at);
 
 /* ---- one row: select.c, rmsnorm.c ---- */
 
@@ -210,16 +323,87 @@ void slm_cpu_write_choice(const slm_config *config, size_t rows,
                           const slm_cpu_choices *from, const slm_tensor *ids,
                           const slm_tensor *weight, const slm_tensor *cutoff);
 
+/* Score row t and weigh its given choice; scores [T, n] and `weight` [k] are written.
+ * R3 */
+void slm_cpu_weigh_row(const slm_handle *handle, const slm_cpu_router *from, size_t t,
+                       const int32_t *ids, float *weight);
+
+/* dlogit [n] from logit [n] and dweight [k] at the choice ids [k]; scratch [k]:
+ * select_backward.c.                                                             G3 */
+void slm_cpu_select_backward_row(const slm_config *config, const float *logit,
+                                 const int32_t *ids, const float *dweight,
+                                 double *scratch, float *dlogit);
+
 /* r = gamma u / sqrt(mean(u^2) + eps); gamma NULL means ones; r may be u. NaN or
  * infinity in u makes the whole row NaN.                                    L2, R4 */
 void slm_cpu_rmsnorm_row(size_t width, const float *u, const float *gamma, double eps,
                          float *r);
+
+/* du, from u and dr; returns 1 / sqrt(mean(u^2) + eps). du may be u or dr.       G2 */
+double slm_cpu_rmsnorm_backward_row(size_t width, const float *u, const float *gamma,
+                                    const float *dr, double eps, float *du);
+
+/* Add to sum [width] each row's dr u scale, in order of the rows.                G2 */
+void slm_cpu_add_dgamma(size_t rows, size_t width, slm_cpu_matrix u, slm_cpu_matrix dr,
+                        const double *scale, double *sum);
 
 /* ---- permute.c ---- */
 
 /* counts [n], offsets [n + 1], order [rows k] from packed ids [rows, k].         L5 */
 void slm_cpu_group(size_t rows, size_t n, size_t k, const int32_t *ids, int64_t *counts,
                    int64_t *offsets, int64_t *order);
+
+/* ---- the routed path: layer.c ---- */
+
+enum { SLM_CPU_TASK_ROWS = 256 };
+
+/* Rows [begin, end) of the sorted pairs: all of one expert. */
+typedef struct slm_cpu_task {
+    size_t expert;
+    size_t begin;
+    size_t end;
+} slm_cpu_task;
+
+/* (token, slot) pairs sorted by expert. */
+typedef struct slm_cpu_groups {
+    int64_t *counts;     /* [n]                                                      */
+    int64_t *offsets;    /* [n + 1]                                                  */
+    int64_t *order;      /* [T k]  sorted position to pair                           */
+    int64_t *place;      /* [T k]  pair to sorted position                           */
+    slm_cpu_task *tasks; /* at most min(n, T k) + T k / SLM_CPU_TASK_ROWS            */
+} slm_cpu_groups;
+
+void slm_cpu_take_groups(slm_cpu_arena *arena, size_t n, size_t rows, size_t k,
+                         slm_cpu_groups *at);
+
+/* Sort the pairs of packed ids [rows, k] by expert and cut them into tasks; returns how
+ * many. */
+size_t slm_cpu_make_tasks(const slm_config *config, const int32_t *ids, size_t rows,
+                          const slm_cpu_groups *at);
+
+/* S fs, or 0 where the shared path has no inner width. */
+size_t slm_cpu_shared_width(const slm_handle *handle);
+
+/* Tokens that the layer takes through at once, of n_tokens still to do. */
+size_t slm_cpu_panel_rows(size_t n_tokens);
+
+/* Rows first .. first + count - 1; an absent tensor stays absent. */
+slm_tensor slm_cpu_part(const slm_tensor *tensor, size_t first, size_t count);
+
+/* u = sum over the k slots of weight[q] o[place[q]], in slot order; o [T k, l].   L2 */
+void slm_cpu_combine_row(size_t k, size_t l, const float *weight, const int64_t *place,
+                         const float *o, float *u);
+
+/* A tap [T, k, width] from sorted pairs; nothing when it is absent. */
+void slm_cpu_write_pairs(const slm_tensor *tap, const int64_t *place,
+                         const float *sorted, size_t width);
+
+static inline slm_cpu_matrix slm_cpu_of_expert(slm_cpu_matrix weight, ptrdiff_t step,
+                                               size_t expert)
+{
+    weight.data += (ptrdiff_t)expert * step;
+    return weight;
+}
 
 /* ---- balancing: qb.c ---- */
 
@@ -275,15 +459,31 @@ static inline slm_cpu_pair slm_cpu_pair_over(slm_cpu_pair a, double b)
 enum { SLM_CPU_TERMS = 16 };
 int slm_cpu_sign_of_sum(const double *term, size_t n);
 
-/* alpha [rows]: the (k+1)-th key of each row of score. `best` has k + 1 words for each
- * SLM_CPU_ROWS rows, rounded up.                                             Q1, R2 */
+/* The mask of a call, packed in `space` [rows]; NULL when every token counts.   Q5 */
+const int32_t *slm_cpu_mask(const slm_call *call, const slm_tensor *mask,
+                            int32_t *space);
+
+static inline int slm_cpu_counts(const int32_t *mask, size_t t)
+{
+    return !mask || mask[t] != 0;
+}
+
+/* alpha [rows]: the (k+1)-th key of each row of score that the mask counts; the others
+ * are left alone. `best` has k + 1 words for each SLM_CPU_ROWS rows, rounded up. Q1, R2 */
 void slm_cpu_cutoffs(const slm_handle *handle, size_t rows, slm_cpu_matrix score,
-                     const float *bias, uint64_t *best, float *alpha);
+                     const float *bias, const int32_t *mask, uint64_t *best,
+                     float *alpha);
 
 /* new_bias = RN32(candidate - mean of candidates); candidate is written where present.
  * Q1 */
 void slm_cpu_centre(const slm_cpu_pair *candidate, size_t n, const slm_tensor *new_bias,
                     const slm_tensor *tap);
+
+/* hist.c: add a batch to the counts; how many tokens that were. The workspace is that
+ * of qb_hist_accumulate.                                                     Q3, Q5 */
+size_t slm_cpu_accumulate(const slm_handle *handle, const slm_call *call,
+                          const slm_tensor *score, const slm_tensor *bias,
+                          const slm_tensor *hist, const slm_tensor *mask);
 
 /* No token: new_bias = bias, bit for bit, and candidate = bias. */
 void slm_cpu_keep_bias(const slm_tensor *bias, const slm_tensor *new_bias,
@@ -303,9 +503,14 @@ size_t slm_cpu_permute_space(const slm_config *config, const slm_call *call);
 size_t slm_cpu_dense_ffn_space(const slm_config *config, const slm_call *call);
 size_t slm_cpu_rmsnorm_space(const slm_config *config, const slm_call *call);
 size_t slm_cpu_layer_forward_space(const slm_config *config, const slm_call *call);
+size_t slm_cpu_rmsnorm_backward_space(const slm_config *config, const slm_call *call);
+size_t slm_cpu_select_backward_space(const slm_config *config, const slm_call *call);
+size_t slm_cpu_dense_ffn_backward_space(const slm_config *config, const slm_call *call);
+size_t slm_cpu_layer_backward_space(const slm_config *config, const slm_call *call);
 size_t slm_cpu_qb_exact_space(const slm_config *config, const slm_call *call);
 size_t slm_cpu_qb_hist_accumulate_space(const slm_config *config, const slm_call *call);
 size_t slm_cpu_qb_hist_solve_space(const slm_config *config, const slm_call *call);
+size_t slm_cpu_qb_commit_space(const slm_config *config, const slm_call *call);
 
 static inline size_t slm_cpu_ceil_div(size_t a, size_t b)
 {

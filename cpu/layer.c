@@ -11,15 +11,6 @@
  * NaN      poisoned rows run like any other and are overwritten at the end. */
 #include "internal.h"
 
-enum { TASK_ROWS = 256 };
-
-/* Rows [begin, end) of the sorted pairs: all of one expert. */
-typedef struct task {
-    size_t expert;
-    size_t begin;
-    size_t end;
-} task;
-
 /* Workspace. T is the panel's; a pair is a (token, slot); sorted: as `order` is. */
 typedef struct space {
     float *bias;      /* [n]                                                     */
@@ -37,23 +28,32 @@ typedef struct space {
     float *u;         /* [T, l]                                                  */
     float *r;         /* [T, l]                                                  */
     slm_cpu_choices chosen;
-    int64_t *counts;  /* [n]                                                     */
-    int64_t *offsets; /* [n + 1]                                                 */
-    int64_t *order;   /* [T k]        sorted position to pair                    */
-    int64_t *place;   /* [T k]        pair to sorted position                    */
-    task *tasks;      /* at most min(n, T k) + T k / TASK_ROWS                   */
+    slm_cpu_groups groups;
     unsigned char *poisoned; /* [T]                                               */
 } space;
 
-static size_t panel_rows(size_t n_tokens)
+size_t slm_cpu_panel_rows(size_t n_tokens)
 {
     return n_tokens < SLM_CPU_PANEL ? n_tokens : SLM_CPU_PANEL;
+}
+
+void slm_cpu_take_groups(slm_cpu_arena *arena, size_t n, size_t rows, size_t k,
+                         slm_cpu_groups *at)
+{
+    const size_t pairs = rows * k;
+
+    at->counts = slm_cpu_take(arena, n, 1, sizeof *at->counts);
+    at->offsets = slm_cpu_take(arena, n + 1, 1, sizeof *at->offsets);
+    at->order = slm_cpu_take(arena, rows, k, sizeof *at->order);
+    at->place = slm_cpu_take(arena, rows, k, sizeof *at->place);
+    at->tasks = slm_cpu_take(arena, (n < pairs ? n : pairs) + pairs / SLM_CPU_TASK_ROWS,
+                             1, sizeof *at->tasks);
 }
 
 static size_t lay_out(space *at, void *base, const slm_config *config, size_t n_tokens)
 {
     slm_cpu_arena arena = {base, 0};
-    const size_t rows = panel_rows(n_tokens), n = config->n_experts;
+    const size_t rows = slm_cpu_panel_rows(n_tokens), n = config->n_experts;
     const size_t k = config->top_k, d = config->d_model, l = config->d_latent;
     const int inner = config->expert != SLM_EXPERT_LINEAR;
     const size_t f = inner ? config->d_expert : 0;
@@ -75,12 +75,7 @@ static size_t lay_out(space *at, void *base, const slm_config *config, size_t n_
     at->u = slm_cpu_take_f32(&arena, rows, l);
     at->r = slm_cpu_take_f32(&arena, rows, l);
     slm_cpu_take_choices(&arena, rows, k, &at->chosen);
-    at->counts = slm_cpu_take(&arena, n, 1, sizeof *at->counts);
-    at->offsets = slm_cpu_take(&arena, n + 1, 1, sizeof *at->offsets);
-    at->order = slm_cpu_take(&arena, rows, k, sizeof *at->order);
-    at->place = slm_cpu_take(&arena, rows, k, sizeof *at->place);
-    at->tasks = slm_cpu_take(&arena, (n < pairs ? n : pairs) + pairs / TASK_ROWS, 1,
-                             sizeof *at->tasks);
+    slm_cpu_take_groups(&arena, n, rows, k, &at->groups);
     at->poisoned = slm_cpu_take(&arena, rows, 1, 1);
     return arena.used;
 }
@@ -92,8 +87,7 @@ size_t slm_cpu_layer_forward_space(const slm_config *config, const slm_call *cal
     return lay_out(&at, NULL, config, call->n_tokens);
 }
 
-/* Rows first .. first + count - 1; an absent tensor stays absent. */
-static slm_tensor part_of(const slm_tensor *tensor, size_t first, size_t count)
+slm_tensor slm_cpu_part(const slm_tensor *tensor, size_t first, size_t count)
 {
     slm_tensor part = *tensor;
 
@@ -104,8 +98,7 @@ static slm_tensor part_of(const slm_tensor *tensor, size_t first, size_t count)
     return part;
 }
 
-/* S fs, or 0 where the shared path has no inner width. */
-static size_t shared_width(const slm_handle *handle)
+size_t slm_cpu_shared_width(const slm_handle *handle)
 {
     const slm_config *config = &handle->config;
 
@@ -119,7 +112,7 @@ static void first_products(const slm_handle *handle, const space *at, size_t row
     const slm_config *config = &handle->config;
     const slm_cpu_weights *w = &handle->weights;
     const size_t n = config->n_experts, d = config->d_model, l = config->d_latent;
-    const size_t s = shared_width(handle);
+    const size_t s = slm_cpu_shared_width(handle);
     slm_cpu_linear list[4];
     size_t used = 0;
 
@@ -138,7 +131,7 @@ static void first_products(const slm_handle *handle, const space *at, size_t row
 /* Choice and shared activation of each token. */
 static void select_and_activate(const slm_handle *handle, const space *at, size_t rows)
 {
-    const size_t n = handle->config.n_experts, s = shared_width(handle);
+    const size_t n = handle->config.n_experts, s = slm_cpu_shared_width(handle);
     const slm_cpu_router from = {{at->logit, n}, {at->score, n}, at->bias};
 
 #pragma omp parallel for schedule(static)
@@ -154,33 +147,29 @@ static void select_and_activate(const slm_handle *handle, const space *at, size_
     }
 }
 
-/* Sort the pairs by expert and cut them into tasks; returns how many. */
-static size_t make_tasks(const slm_config *config, const space *at, size_t rows)
+size_t slm_cpu_make_tasks(const slm_config *config, const int32_t *ids, size_t rows,
+                          const slm_cpu_groups *at)
 {
     size_t used = 0;
 
-    slm_cpu_group(rows, config->n_experts, config->top_k, at->chosen.ids, at->counts,
-                  at->offsets, at->order);
+    slm_cpu_group(rows, config->n_experts, config->top_k, ids, at->counts, at->offsets,
+                  at->order);
     for (size_t i = 0; i < rows * config->top_k; i++)
         at->place[at->order[i]] = (int64_t)i;
     for (size_t e = 0; e < config->n_experts; e++) {
         const size_t end = (size_t)at->offsets[e + 1];
 
-        for (size_t at_row = (size_t)at->offsets[e]; at_row < end; at_row += TASK_ROWS)
-            at->tasks[used++] =
-                (task){e, at_row, end - at_row < TASK_ROWS ? end : at_row + TASK_ROWS};
+        for (size_t begin = (size_t)at->offsets[e]; begin < end;
+             begin += SLM_CPU_TASK_ROWS)
+            at->tasks[used++] = (slm_cpu_task){
+                e, begin,
+                end - begin < SLM_CPU_TASK_ROWS ? end : begin + SLM_CPU_TASK_ROWS};
     }
     return used;
 }
 
-static slm_cpu_matrix of_expert(slm_cpu_matrix weight, ptrdiff_t step, size_t expert)
-{
-    weight.data += (ptrdiff_t)expert * step;
-    return weight;
-}
-
 /* One expert on its rows: o in sorted order. */
-static void run_task(const slm_handle *handle, const space *at, const task *job)
+static void run_task(const slm_handle *handle, const space *at, const slm_cpu_task *job)
 {
     const slm_config *config = &handle->config;
     const slm_cpu_weights *w = &handle->weights;
@@ -190,11 +179,11 @@ static void run_task(const slm_handle *handle, const space *at, const task *job)
     const slm_cpu_matrix o = {at->o + job->begin * l, l};
 
     for (size_t i = job->begin; i < job->end; i++)
-        memcpy(at->rows + i * l, at->z + (size_t)at->order[i] / k * l,
+        memcpy(at->rows + i * l, at->z + (size_t)at->groups.order[i] / k * l,
                l * sizeof *at->z);
     if (config->expert == SLM_EXPERT_LINEAR) {
-        handle->gemm(&(slm_cpu_linear){count, l, l, rows,
-                                       of_expert(w->expert, w->expert_step, e), o, 0});
+        handle->gemm(&(slm_cpu_linear){
+            count, l, l, rows, slm_cpu_of_expert(w->expert, w->expert_step, e), o, 0});
         return;
     }
 
@@ -202,31 +191,41 @@ static void run_task(const slm_handle *handle, const space *at, const task *job)
     const slm_cpu_matrix up = {at->up + job->begin * f, f};
 
     if (w->gate.data)
-        handle->gemm(&(slm_cpu_linear){count, f, l, rows,
-                                       of_expert(w->gate, w->gate_step, e), h, 0});
-    handle->gemm(
-        &(slm_cpu_linear){count, f, l, rows, of_expert(w->up, w->up_step, e), up, 0});
+        handle->gemm(&(slm_cpu_linear){
+            count, f, l, rows, slm_cpu_of_expert(w->gate, w->gate_step, e), h, 0});
+    handle->gemm(&(slm_cpu_linear){count, f, l, rows,
+                                   slm_cpu_of_expert(w->up, w->up_step, e), up, 0});
     slm_cpu_activate(handle, count * f, h.data, up.data, h.data);
-    handle->gemm(
-        &(slm_cpu_linear){count, l, f, h, of_expert(w->out, w->out_step, e), o, 0});
+    handle->gemm(&(slm_cpu_linear){count, l, f, h,
+                                   slm_cpu_of_expert(w->out, w->out_step, e), o, 0});
 }
 
-/* u in slot order, then r.                                                        L2 */
+void slm_cpu_combine_row(size_t k, size_t l, const float *weight, const int64_t *place,
+                         const float *o, float *u)
+{
+    for (size_t q = 0; q < k; q++) {
+        const float p = weight[q];
+        const float *row = o + (size_t)place[q] * l;
+
+        if (q == 0) {
+#pragma omp simd
+            for (size_t i = 0; i < l; i++) u[i] = p * row[i];
+        } else {
+#pragma omp simd
+            for (size_t i = 0; i < l; i++) u[i] += p * row[i];
+        }
+    }
+}
+
+/* u, then r.                                                                      L2 */
 static void combine_row(const slm_handle *handle, const space *at, size_t t)
 {
     const slm_config *config = &handle->config;
     const size_t k = config->top_k, l = config->d_latent;
     float *u = at->u + t * l;
 
-    for (size_t q = 0; q < k; q++) {
-        const float p = at->chosen.weight[t * k + q];
-        const float *o = at->o + (size_t)at->place[t * k + q] * l;
-
-        if (q == 0)
-            for (size_t i = 0; i < l; i++) u[i] = p * o[i];
-        else
-            for (size_t i = 0; i < l; i++) u[i] += p * o[i];
-    }
+    slm_cpu_combine_row(k, l, at->chosen.weight + t * k, at->groups.place + t * k,
+                        at->o, u);
     if (config->norm == SLM_NORM_RMS)
         slm_cpu_rmsnorm_row(l, u, handle->weights.gamma.data, config->eps,
                             at->r + t * l);
@@ -240,7 +239,7 @@ static void last_products(const slm_handle *handle, const space *at, size_t rows
     const slm_config *config = &handle->config;
     const slm_cpu_weights *w = &handle->weights;
     const size_t d = config->d_model, l = config->d_latent;
-    const size_t s = shared_width(handle);
+    const size_t s = slm_cpu_shared_width(handle);
     const slm_cpu_linear list[2] = {
         {rows, d, l, {at->r, l}, w->lift, y, 0},
         {rows, d, s, {at->hs, s}, w->shared_out, y, 1},
@@ -250,15 +249,14 @@ static void last_products(const slm_handle *handle, const space *at, size_t rows
     if (!w->shared.data) return;
     for (size_t j = 0; j < config->n_shared; j++) {
         const slm_cpu_linear shared = {
-            rows, d, d, x, of_expert(w->shared, w->shared_step, j), y, 1};
+            rows, d, d, x, slm_cpu_of_expert(w->shared, w->shared_step, j), y, 1};
 
         slm_cpu_products(handle, &shared, 1);
     }
 }
 
-/* A tap [T, k, width] from sorted pairs; nothing when it is absent. */
-static void write_pairs(const slm_tensor *tap, const space *at, const float *sorted,
-                        size_t width)
+void slm_cpu_write_pairs(const slm_tensor *tap, const int64_t *place,
+                         const float *sorted, size_t width)
 {
     if (tap->rank == 0) return;
     for (size_t t = 0; t < tap->shape[0]; t++) {
@@ -266,7 +264,7 @@ static void write_pairs(const slm_tensor *tap, const space *at, const float *sor
         const size_t k = slots.shape[0];
 
         for (size_t q = 0; q < k; q++) {
-            const float *row = sorted + (size_t)at->place[t * k + q] * width;
+            const float *row = sorted + (size_t)place[t * k + q] * width;
 
             for (size_t i = 0; i < width; i++) *slm_cpu_f32(&slots, q, i) = row[i];
         }
@@ -287,8 +285,8 @@ static void write_outputs(const slm_layer_forward_args *args, const space *at,
     slm_cpu_write(&args->u, (slm_cpu_matrix){at->u, l});
     slm_cpu_write(&args->r, (slm_cpu_matrix){at->r, l});
     if (s) slm_cpu_write(&args->hs, (slm_cpu_matrix){at->hs, s});
-    write_pairs(&args->h, at, at->h, f);
-    write_pairs(&args->o, at, at->o, l);
+    slm_cpu_write_pairs(&args->h, at->groups.place, at->h, f);
+    slm_cpu_write_pairs(&args->o, at->groups.place, at->o, l);
 }
 
 /* One panel; the tensors of args have its rows alone. */
@@ -305,10 +303,11 @@ static void run_panel(const slm_handle *handle, const space *at,
     first_products(handle, at, rows, x);
     select_and_activate(handle, at, rows);
 
-    const size_t n_tasks = make_tasks(config, at, rows);
+    const size_t n_tasks =
+        slm_cpu_make_tasks(config, at->chosen.ids, rows, &at->groups);
 
 #pragma omp parallel for schedule(dynamic, 1)
-    for (size_t i = 0; i < n_tasks; i++) run_task(handle, at, &at->tasks[i]);
+    for (size_t i = 0; i < n_tasks; i++) run_task(handle, at, &at->groups.tasks[i]);
 #pragma omp parallel for schedule(static)
     for (size_t t = 0; t < rows; t++) combine_row(handle, at, t);
     last_products(handle, at, rows, x, y);
@@ -332,7 +331,7 @@ slm_status slm_cpu_layer_forward(slm_handle *handle, const slm_layer_forward_arg
     lay_out(&at, args->call.workspace, config, total);
     slm_cpu_pack(at.bias, &args->bias);
     for (size_t first = 0; first < total; first += SLM_CPU_PANEL) {
-        const size_t rows = panel_rows(total - first);
+        const size_t rows = slm_cpu_panel_rows(total - first);
         slm_layer_forward_args panel = *args;
         slm_tensor *const tensors[] = {
             &panel.x,     &panel.y,     &panel.ids, &panel.weight, &panel.cutoff,
@@ -340,7 +339,7 @@ slm_status slm_cpu_layer_forward(slm_handle *handle, const slm_layer_forward_arg
             &panel.u,     &panel.r,     &panel.hs};
 
         for (size_t i = 0; i < sizeof tensors / sizeof *tensors; i++)
-            *tensors[i] = part_of(tensors[i], first, rows);
+            *tensors[i] = slm_cpu_part(tensors[i], first, rows);
         run_panel(handle, &at, &panel, rows);
     }
     return SLM_OK;

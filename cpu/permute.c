@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cpu/permute.c - grouping of (token, slot) pairs by expert; load metrics.
  *
- * Clause   L5, Q7.  Preconditions are the contract's; none is checked here.
+ * Clause   L5, Q5, Q7.  Preconditions are the contract's; none is checked here.
  * Method   counting sort, two passes. The metrics are ratios of integers, exact up to
  *          their last division or square root. */
 #include "internal.h"
@@ -75,16 +75,19 @@ slm_status slm_cpu_load_metrics(slm_handle *handle, const slm_load_metrics_args 
 {
     const size_t rows = args->call.n_tokens, k = handle->config.top_k;
     const size_t n = handle->config.n_experts;
-    const wide pairs = (wide)rows * (wide)k;
-    wide squares = 0, distance = 0, top = 0;
+    const slm_tensor *mask = slm_given(&args->call, &args->mask);
+    wide pairs = 0, squares = 0, distance = 0, top = 0;
     size_t dead = 0;
     double metric[4] = {0.0, 0.0, 0.0, 0.0};
 
     (void)error;
     for (size_t e = 0; e < n; e++) *slm_cpu_i64(&args->load, e, 0) = 0;
-    for (size_t t = 0; t < rows; t++)
+    for (size_t t = 0; t < rows; t++) {
+        if (mask && *slm_cpu_i32(mask, t, 0) == 0) continue;
+        pairs += (wide)k;
         for (size_t q = 0; q < k; q++)
             ++*slm_cpu_i64(&args->load, (size_t)*slm_cpu_i32(&args->ids, t, q), 0);
+    }
     for (size_t e = 0; e < n; e++) {
         const wide load = *slm_cpu_i64(&args->load, e, 0);
         const wide over = (wide)n * load - pairs; /* n (load - mean) */

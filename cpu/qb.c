@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cpu/qb.c - exact Quantile Balancing, and the sign step.
  *
- * Clause   Q1, Q2, Q6.  Preconditions are the contract's; none is checked here.
+ * Clause   Q1, Q2, Q5, Q6.  Preconditions are the contract's; none is checked here.
  * Method   r = alpha - s is kept as an exact pair hi + lo: for a tiny s beside a large
  *          alpha binary64 alone would make unequal r equal. Pairs are ordered by hi,
  *          then lo. The element i* comes from a quickselect of each column. The tie
@@ -35,8 +35,17 @@ int slm_cpu_sign_of_sum(const double *term, size_t n)
     return 0;
 }
 
+const int32_t *slm_cpu_mask(const slm_call *call, const slm_tensor *mask,
+                            int32_t *space)
+{
+    if (!slm_given(call, mask)) return NULL;
+    for (size_t t = 0; t < call->n_tokens; t++) space[t] = *slm_cpu_i32(mask, t, 0);
+    return space;
+}
+
 void slm_cpu_cutoffs(const slm_handle *handle, size_t rows, slm_cpu_matrix score,
-                     const float *bias, uint64_t *best, float *alpha)
+                     const float *bias, const int32_t *mask, uint64_t *best,
+                     float *alpha)
 {
     const size_t n = handle->config.n_experts, k = handle->config.top_k;
 
@@ -46,6 +55,7 @@ void slm_cpu_cutoffs(const slm_handle *handle, size_t rows, slm_cpu_matrix score
         uint64_t *words = best + first / SLM_CPU_ROWS * (k + 1);
 
         for (size_t t = first; t < end; t++) {
+            if (!slm_cpu_counts(mask, t)) continue;
             slm_cpu_choose(slm_cpu_row(score, t), bias, n, k, words);
             alpha[t] = slm_cpu_chosen_key(words[k]);
         }
@@ -168,10 +178,11 @@ static int tied(slm_tie_test test, slm_cpu_pair under, slm_cpu_pair above)
 
 typedef struct space {
     float *bias;             /* [n]                                          */
-    float *score;            /* [m, n]  only when it cannot be read in place */
-    float *alpha;            /* [m]                                          */
+    float *score;            /* [T, n]  only when it cannot be read in place */
+    float *alpha;            /* [T]                                          */
+    int32_t *mask;           /* [T]     only when there is one               */
     uint64_t *best;          /* [tasks, k + 1]                               */
-    slm_cpu_pair *column;    /* [strips, m]                                  */
+    slm_cpu_pair *column;    /* [strips, T]                                  */
     slm_cpu_pair *candidate; /* [n]                                          */
     unsigned char *tie;      /* [n]                                          */
 } space;
@@ -184,6 +195,7 @@ static size_t lay_out(space *at, void *base, const slm_config *config, size_t ro
     at->bias = slm_cpu_take_f32(&arena, 1, n);
     at->score = slm_cpu_take_f32(&arena, rows, n);
     at->alpha = slm_cpu_take_f32(&arena, rows, 1);
+    at->mask = slm_cpu_take(&arena, rows, 1, sizeof *at->mask);
     at->best = slm_cpu_take(&arena, slm_cpu_ceil_div(rows, SLM_CPU_ROWS),
                             config->top_k + 1, sizeof *at->best);
     at->column = slm_cpu_take(&arena, slm_cpu_ceil_div(n, SLM_CPU_COLUMNS), rows,
@@ -200,18 +212,27 @@ size_t slm_cpu_qb_exact_space(const slm_config *config, const slm_call *call)
     return lay_out(&at, NULL, config, call->n_tokens);
 }
 
-/* Candidate and tie of one expert. `column` is scratch [rows]. */
-static void solve_column(const slm_config *config, const space *at,
-                         slm_cpu_matrix score, size_t rows, size_t expert,
-                         slm_cpu_pair *column)
+/* A batch, and the m of its rows that count. */
+typedef struct batch {
+    slm_cpu_matrix score;
+    size_t rows;
+    size_t m;
+    const int32_t *mask;
+} batch;
+
+/* Candidate and tie of one expert. `column` is scratch [m]. */
+static void solve_column(const slm_config *config, const space *at, const batch *from,
+                         size_t expert, slm_cpu_pair *column)
 {
     const size_t n = config->n_experts, k = config->top_k;
-    const size_t nth = (size_t)(((unsigned_wide)k * (rows - 1) + n - 1) / n);
+    const size_t nth = (size_t)(((unsigned_wide)k * (from->m - 1) + n - 1) / n);
+    size_t m = 0;
 
-    for (size_t t = 0; t < rows; t++)
-        column[t] = slm_cpu_two_sum((double)at->alpha[t],
-                                    -(double)slm_cpu_row(score, t)[expert]);
-    select_nth(column, rows, nth);
+    for (size_t t = 0; t < from->rows; t++)
+        if (slm_cpu_counts(from->mask, t))
+            column[m++] = slm_cpu_two_sum((double)at->alpha[t],
+                                          -(double)slm_cpu_row(from->score, t)[expert]);
+    select_nth(column, m, nth);
     at->candidate[expert] = column[nth];
     at->tie[expert] = 0;
     if (config->balance == SLM_BALANCE_STRICT && nth > 0) {
@@ -223,43 +244,56 @@ static void solve_column(const slm_config *config, const space *at,
     }
 }
 
-slm_status slm_cpu_qb_exact(slm_handle *handle, const slm_qb_exact_args *args,
-                            slm_error *error)
+static void solve(const slm_config *config, const space *at, const batch *from)
 {
-    const slm_config *config = &handle->config;
-    const size_t rows = args->call.n_tokens, n = config->n_experts;
-    const slm_status status = slm_check_finite(SLM_OP_qb_exact, config, args, error);
-    slm_cpu_matrix score;
-    space at;
+    const size_t n = config->n_experts;
 
-    if (status) return status;
-    if (rows == 0) {
-        slm_cpu_keep_bias(&args->bias, &args->new_bias, &args->candidate);
-        return SLM_OK;
-    }
-    if (config->balance == SLM_BALANCE_STRICT &&
-        (unsigned_wide)rows * config->top_k % n != 0)
-        return slm_fail(error, SLM_ERR_TARGET, "qb_exact", "n_tokens", 0,
-                        "m k divisible by n; m is %zu, k is %zu, n is %zu", rows,
-                        config->top_k, n);
-    lay_out(&at, args->call.workspace, config, rows);
-    slm_cpu_pack(at.bias, &args->bias);
-    score = slm_cpu_read(&args->score, at.score);
-    slm_cpu_cutoffs(handle, rows, score, at.bias, at.best, at.alpha);
 #pragma omp parallel for schedule(dynamic, 1)
     for (size_t first = 0; first < n; first += SLM_CPU_COLUMNS) {
         const size_t end = n - first < SLM_CPU_COLUMNS ? n : first + SLM_CPU_COLUMNS;
 
         for (size_t j = first; j < end; j++)
-            solve_column(config, &at, score, rows, j,
-                         at.column + first / SLM_CPU_COLUMNS * rows);
+            solve_column(config, at, from, j,
+                         at->column + first / SLM_CPU_COLUMNS * from->rows);
     }
+}
+
+slm_status slm_cpu_qb_exact(slm_handle *handle, const slm_qb_exact_args *args,
+                            slm_error *error)
+{
+    const slm_config *config = &handle->config;
+    const size_t n = config->n_experts;
+    const slm_status status = slm_check_finite(SLM_OP_qb_exact, config, args, error);
+    batch from = {.rows = args->call.n_tokens};
+    space at;
+
+    if (status) return status;
+    lay_out(&at, args->call.workspace, config, from.rows);
+    from.mask = slm_cpu_mask(&args->call, &args->mask, at.mask);
+    for (size_t t = 0; t < from.rows; t++)
+        from.m += (size_t)slm_cpu_counts(from.mask, t);
+    if (from.m == 0) {
+        slm_cpu_keep_bias(&args->bias, &args->new_bias, &args->candidate);
+        return SLM_OK;
+    }
+    if (config->balance == SLM_BALANCE_STRICT &&
+        (unsigned_wide)from.m * config->top_k % n != 0)
+        return slm_fail(error, SLM_ERR_TARGET, "qb_exact", "n_tokens", 0,
+                        "m k divisible by n; m is %zu, k is %zu, n is %zu", from.m,
+                        config->top_k, n);
+    slm_cpu_pack(at.bias, &args->bias);
+    from.score = slm_cpu_read(&args->score, at.score);
+    slm_cpu_cutoffs(handle, from.rows, from.score, at.bias, from.mask, at.best,
+                    at.alpha);
+    solve(config, &at, &from);
     for (size_t j = 0; j < n; j++)
         if (at.tie[j])
             return slm_fail(error, SLM_ERR_TIE, "qb_exact", "new_bias", j,
                             "a unique boundary between elements q and q + 1");
     slm_cpu_centre(at.candidate, n, &args->new_bias, &args->candidate);
-    slm_cpu_write(&args->cutoff, (slm_cpu_matrix){at.alpha, rows});
+    for (size_t t = 0; t < from.rows && args->cutoff.rank; t++)
+        if (slm_cpu_counts(from.mask, t))
+            *slm_cpu_f32(&args->cutoff, t, 0) = at.alpha[t];
     return SLM_OK;
 }
 

@@ -250,6 +250,21 @@ int slm_cpu_select_row(const slm_handle *handle, const slm_cpu_router *from, siz
     return select_row(&handle->config, &row);
 }
 
+void slm_cpu_weigh_row(const slm_handle *handle, const slm_cpu_router *from, size_t t,
+                       const int32_t *ids, float *weight)
+{
+    const choice row = {slm_cpu_row(from->score, t),
+                        slm_cpu_row(from->logit, t),
+                        NULL,
+                        NULL,
+                        (int32_t *)ids, /* read only */
+                        weight,
+                        NULL};
+
+    scores(handle, row.logit, slm_cpu_row(from->score, t));
+    mixture(&handle->config, &row);
+}
+
 static void select_rows(const slm_handle *handle, const slm_cpu_router *from,
                         size_t rows, const slm_cpu_choices *to)
 {

@@ -21,6 +21,11 @@ static const float ln2_high = 0x1.62e4p-1f; /* 15 bits: n ln2_high is exact */
 static const float ln2_low = 0x1.7f7d1cp-20f;
 static const float round_shift = 0x1.8p+23f; /* v + it - it rounds v to an integer */
 
+/* Bounds that a loop reads once. Volatile keeps their values from the compiler, which
+ * would fold what follows a bound into a second path and then not vectorise. */
+static const volatile float farthest_cap = 40.0f; /* tanh of it is 1 */
+static const volatile float farthest_sigmoid = 130.0f;
+
 enum { ROUND_SHIFT_BITS = 0x4b400000, EXPONENT_BIAS = 127, CHUNK = 256 };
 
 SLM_CPU_INLINE float from_bits(uint32_t bits)
@@ -45,12 +50,21 @@ SLM_CPU_INLINE float power_of_two(int32_t n)
     return from_bits((uint32_t)(n + EXPONENT_BIAS) << 23);
 }
 
+/* which ? yes : no, by bits: nothing of it becomes a branch, which no compiler could
+ * vectorise without masks. */
+SLM_CPU_INLINE float pick(int which, float yes, float no)
+{
+    const uint32_t mask = (uint32_t)-which;
+
+    return from_bits((to_bits(yes) & mask) | (to_bits(no) & ~mask));
+}
+
 typedef struct exponential {
     float p; /* e^x = 2^n (1 + p), |p| < 0.42 */
     int32_t n;
 } exponential;
 
-/* Precondition: -200 < x <= 0, or NaN: then p is NaN and n is 0. */
+/* Precondition: -200 < x <= 0, or NaN: then p is NaN and n any number. */
 SLM_CPU_INLINE exponential reduce(float x)
 {
     const float shifted = x * log2_e + round_shift;
@@ -66,7 +80,7 @@ SLM_CPU_INLINE exponential reduce(float x)
 
     const int32_t n = (int32_t)(to_bits(shifted) - ROUND_SHIFT_BITS);
 
-    return (exponential){r + r * r * q, x <= 0.0f ? n : 0};
+    return (exponential){r + r * r * q, n};
 }
 
 /* A factor of SiTU-GLU as numerator / denominator, magnitudes. */
@@ -79,23 +93,25 @@ typedef struct softcap {
     float beta;
     float two_over_beta;
     float linear; /* below it beta tanh(v / beta) = v within 2^-27 */
+    float far;    /* v two_over_beta above it counts as it         */
 } softcap;
 
 SLM_CPU_INLINE softcap make_softcap(double beta)
 {
-    return (softcap){(float)beta, (float)(2.0 / beta), (float)(beta * 0x1p-13)};
+    return (softcap){(float)beta, (float)(2.0 / beta), (float)(beta * 0x1p-13),
+                     farthest_cap};
 }
 
 /* beta tanh(v / beta) for v >= 0. */
 SLM_CPU_INLINE fraction cap(float v, softcap c)
 {
     const float twice = v * c.two_over_beta;
-    const exponential e = reduce(twice > 40.0f ? -40.0f : -twice);
+    const exponential e = reduce(twice > c.far ? -c.far : -twice);
     const float scale = power_of_two(e.n);
     const float m = scale * e.p + (scale - 1.0f);
     const int linear = v < c.linear;
 
-    return (fraction){linear ? v : c.beta * -m, linear ? 1.0f : 2.0f + m};
+    return (fraction){pick(linear, v, c.beta * -m), pick(linear, 1.0f, 2.0f + m)};
 }
 
 /* sigmoid(a) = num / den scale[0] scale[1]. */
@@ -104,24 +120,26 @@ typedef struct logistic {
     float scale[2];
 } logistic;
 
-SLM_CPU_INLINE logistic logistic_of(float a)
+SLM_CPU_INLINE logistic logistic_of(float a, float far)
 {
     const float magnitude = fabsf(a);
-    const exponential e = reduce(magnitude > 130.0f ? -130.0f : -magnitude);
+    const exponential e = reduce(magnitude > far ? -far : -magnitude);
     const float one = power_of_two(e.n / 2);
     const float two = power_of_two(e.n - e.n / 2);
     const float mantissa = 1.0f + e.p;
     const int negative = a < 0.0f;
 
-    return (logistic){{negative ? mantissa : 1.0f, 1.0f + mantissa * one * two},
-                      {negative ? one : 1.0f, negative ? two : 1.0f}};
+    return (logistic){{pick(negative, mantissa, 1.0f), 1.0f + mantissa * one * two},
+                      {pick(negative, one, 1.0f), pick(negative, two, 1.0f)}};
 }
 
 SLM_CPU_INLINE void sigmoid_loop(size_t count, const float *in, float *out)
 {
+    const float far = farthest_sigmoid;
+
 #pragma omp simd
     for (size_t i = 0; i < count; i++) {
-        const logistic s = logistic_of(in[i]);
+        const logistic s = logistic_of(in[i], far);
 
         out[i] = s.value.num / s.value.den * s.scale[0] * s.scale[1];
     }
@@ -133,6 +151,7 @@ SLM_CPU_INLINE void situ_loop(size_t count, const float *gate, const float *up,
     const softcap of_gate = make_softcap(beta_gate), of_up = make_softcap(beta_up);
     const double product = beta_gate * beta_up;
     const float nearest = (float)product;
+    const float far = farthest_sigmoid;
     const float bound = (double)nearest > product ? nextafterf(nearest, 0.0f) : nearest;
 
 #pragma omp simd
@@ -140,11 +159,11 @@ SLM_CPU_INLINE void situ_loop(size_t count, const float *gate, const float *up,
         const float a = gate[i], b = up[i];
         const fraction g = cap(fabsf(a), of_gate);
         const fraction u = cap(fabsf(b), of_up);
-        const logistic s = logistic_of(a);
+        const logistic s = logistic_of(a, far);
         const float num = g.num * u.num * s.value.num;
         const float den = g.den * u.den * s.value.den;
         const float h = num / den * s.scale[0] * s.scale[1];
-        const float magnitude = h > bound ? bound : h;
+        const float magnitude = pick(h > bound, bound, h);
 
         out[i] = from_bits((to_bits(magnitude) & 0x7fffffffu) |
                            ((to_bits(a) ^ to_bits(b)) & 0x80000000u));
@@ -189,17 +208,17 @@ SLM_CPU_AVX512 static void situ_avx512(size_t count, const float *gate, const fl
 }
 #endif
 
-const slm_cpu_kernels *slm_cpu_pick_kernels(void)
+const slm_cpu_kernels *slm_cpu_kernels_of(slm_cpu_isa isa)
 {
     static const slm_cpu_kernels plain = {sigmoid_plain, situ_plain};
 #if defined(__x86_64__)
     static const slm_cpu_kernels avx2 = {sigmoid_avx2, situ_avx2};
     static const slm_cpu_kernels avx512 = {sigmoid_avx512, situ_avx512};
 
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq"))
-        return &avx512;
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return &avx2;
+    if (isa >= SLM_ISA_AVX512) return &avx512;
+    if (isa == SLM_ISA_AVX2) return &avx2;
 #endif
+    (void)isa;
     return &plain;
 }
 

@@ -5,10 +5,29 @@
 
 #include "internal.h"
 
-/* alpha[i]: the (k+1)-th key of token i, for m tokens, 1 <= k < n.              Q1, R2
+/* The m tokens that the statistic counts, by their rows in the batch, ascending. Q5 */
+typedef struct slm_ref_tokens {
+    size_t m;
+    size_t *row; /* [m] */
+} slm_ref_tokens;
+
+/* `mask` as an argument of the call, absent or not. SLM_OK or SLM_ERR_MEMORY, which
+ * leaves nothing to close. */
+slm_status slm_ref_tokens_open(slm_ref_tokens *tokens, const slm_call *call,
+                               const slm_tensor *mask);
+void slm_ref_tokens_close(slm_ref_tokens *tokens);
+
+/* alpha[i]: the (k+1)-th key of counted token i, 1 <= k < n.                    Q1, R2
  * SLM_OK or SLM_ERR_MEMORY. */
 slm_status slm_ref_cutoffs(float *alpha, const slm_tensor *score,
-                           const slm_tensor *bias, const slm_config *config, size_t m);
+                           const slm_tensor *bias, const slm_config *config,
+                           const slm_ref_tokens *tokens);
+
+/* Add the counted tokens' required biases to hist [n, B].                         Q3
+ * SLM_OK or SLM_ERR_MEMORY, which changes nothing. */
+slm_status slm_ref_accumulate(const slm_config *config, const slm_tensor *score,
+                              const slm_tensor *bias, const slm_tensor *hist,
+                              const slm_ref_tokens *tokens);
 
 /* q = m k / n, the equal load of an expert. */
 void slm_ref_equal_load(fmpq_t q, size_t m, size_t n, size_t k);

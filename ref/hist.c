@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ref/hist.c - Quantile Balancing from pooled histograms, in exact rationals.       Q3
+/* ref/hist.c - Quantile Balancing from pooled histograms, in exact rationals.   Q3, Q5
  *
  * B bins of equal width w over [lo, hi] = [min b - 1, max b + 1]: every required bias
  * alpha - s lies there, because s is in [0, 1] and alpha is a key. */
@@ -72,10 +72,10 @@ static slm_status range_of(fmpq_t lo, fmpq_t hi, const slm_tensor *bias, size_t 
     return SLM_OK;
 }
 
-/* Count every required bias of the batch in its bin. */
-static void count_batch(const slm_config *config,
-                        const slm_qb_hist_accumulate_args *args, const float *alpha,
-                        const fmpq_t lo, const fmpq_t hi)
+/* Count every required bias of the counted tokens in its bin. */
+static void count_tokens(const slm_config *config, const slm_tensor *score,
+                         const slm_tensor *hist, const slm_ref_tokens *tokens,
+                         const float *alpha, const fmpq_t lo, const fmpq_t hi)
 {
     const size_t n = config->n_experts;
     const size_t bins = config->n_bins;
@@ -84,16 +84,39 @@ static void count_batch(const slm_config *config,
 
     fmpq_init(r);
     fmpq_init(s);
-    for (size_t i = 0; i < args->call.n_tokens; i++) {
+    for (size_t i = 0; i < tokens->m; i++) {
         for (size_t j = 0; j < n; j++) {
             slm_ref_rational(r, (double)alpha[i]);
-            slm_ref_rational(s, slm_ref_get(&args->score, i * n + j));
+            slm_ref_rational(s, slm_ref_get(score, tokens->row[i] * n + j));
             fmpq_sub(r, r, s);
-            ++*slm_ref_count(&args->hist, j * bins + slm_ref_hist_bin(r, lo, hi, bins));
+            ++*slm_ref_count(hist, j * bins + slm_ref_hist_bin(r, lo, hi, bins));
         }
     }
     fmpq_clear(s);
     fmpq_clear(r);
+}
+
+slm_status slm_ref_accumulate(const slm_config *config, const slm_tensor *score,
+                              const slm_tensor *bias, const slm_tensor *hist,
+                              const slm_ref_tokens *tokens)
+{
+    slm_status status = SLM_OK;
+    float *alpha;
+    fmpq_t lo;
+    fmpq_t hi;
+
+    if (tokens->m == 0) return SLM_OK;
+    fmpq_init(lo);
+    fmpq_init(hi);
+    alpha = malloc(tokens->m * sizeof *alpha);
+    if (!alpha) status = SLM_ERR_MEMORY;
+    if (!status) status = range_of(lo, hi, bias, config->n_experts);
+    if (!status) status = slm_ref_cutoffs(alpha, score, bias, config, tokens);
+    if (!status) count_tokens(config, score, hist, tokens, alpha, lo, hi);
+    free(alpha);
+    fmpq_clear(hi);
+    fmpq_clear(lo);
+    return status;
 }
 
 slm_status slm_ref_op_qb_hist_accumulate(slm_handle *handle,
@@ -101,27 +124,20 @@ slm_status slm_ref_op_qb_hist_accumulate(slm_handle *handle,
                                          slm_error *error)
 {
     const slm_config *config = &handle->config;
-    const size_t m = args->call.n_tokens;
     slm_status status =
         slm_check_finite(SLM_OP_qb_hist_accumulate, config, args, error);
-    float *alpha;
-    fmpq_t lo;
-    fmpq_t hi;
+    slm_ref_tokens tokens;
 
-    if (status || m == 0) return status;
-    fmpq_init(lo);
-    fmpq_init(hi);
-    alpha = malloc(m * sizeof *alpha);
-    if (!alpha) status = SLM_ERR_MEMORY;
-    if (!status) status = range_of(lo, hi, &args->bias, config->n_experts);
-    if (!status) status = slm_ref_cutoffs(alpha, &args->score, &args->bias, config, m);
-    if (!status) count_batch(config, args, alpha, lo, hi);
-    free(alpha);
-    fmpq_clear(hi);
-    fmpq_clear(lo);
+    if (status) return status;
+    status = slm_ref_tokens_open(&tokens, &args->call, &args->mask);
+    if (!status) {
+        status =
+            slm_ref_accumulate(config, &args->score, &args->bias, &args->hist, &tokens);
+        slm_ref_tokens_close(&tokens);
+    }
     if (status)
         slm_fail(error, status, "qb_hist_accumulate", "", 0, "memory for %zu tokens",
-                 m);
+                 args->call.n_tokens);
     return status;
 }
 

@@ -36,28 +36,36 @@ int slm_ref_round(double *out, const arb_t value, slm_dtype dtype);
 
 /* ---- draft.c: outputs in the making, written when everything is proved ---- */
 
-enum { SLM_REF_OUTPUTS = 16 };
+enum { SLM_REF_OUTPUTS = 40 };
 
 typedef struct slm_ref_output {
     const slm_field *field;
-    const slm_tensor *tensor; /* the caller's, of T rows                */
-    size_t width;             /* elements a token                       */
-    double *value;            /* [T, width]                             */
+    const slm_tensor *tensor; /* the caller's                           */
+    size_t width;             /* elements at one first index            */
+    double *value;            /* row-major; 0 where nothing was put     */
     int filled;               /* 0: never put, and so left untouched    */
 } slm_ref_output;
+
+/* Is handed each ball that is put, before it is rounded. */
+typedef void slm_ref_watch(void *watcher, const char *name, size_t index,
+                           const arb_t value);
 
 typedef struct slm_ref_draft {
     const slm_op_info *info;
     const slm_call *call;
     size_t n_outputs; /* those the caller asked for */
     slm_ref_output outputs[SLM_REF_OUTPUTS];
-    size_t steps;               /* progress reports a token, at least 1         */
+    slm_ref_watch *watch; /* NULL: nobody watches */
+    void *watcher;
+    size_t units;               /* of work: tokens, and for slm_ref_whole one more */
+    size_t steps;               /* progress reports a unit, at least 1             */
     const char *unproved_field; /* of this row at this precision; NULL: none    */
     size_t unproved_index;
 } slm_ref_draft;
 
-/* A draft of every output that is present in `args`, an argument struct of `op`. All
- * outputs must have T as first dimension. SLM_ERR_MEMORY leaves nothing to close. */
+/* A draft of every output that is present in `args`, an argument struct of `op`. For
+ * slm_ref_each_token all outputs must have T as first dimension. SLM_ERR_MEMORY leaves
+ * nothing to close. */
 slm_status slm_ref_draft_open(slm_ref_draft *draft, slm_op op, const void *args,
                               slm_error *error);
 void slm_ref_draft_close(slm_ref_draft *draft);
@@ -70,12 +78,24 @@ void slm_ref_put_f32(slm_ref_draft *draft, const char *name, size_t token,
 void slm_ref_put_i32(slm_ref_draft *draft, const char *name, size_t token,
                      const int32_t *row);
 
+/* The n elements of an output from the row-major index `first` on. */
+void slm_ref_put_at(slm_ref_draft *draft, const char *name, size_t first,
+                    arb_srcptr value, size_t n);
+
+/* The output of that name, NULL when the caller did not ask for it. */
+slm_ref_output *slm_ref_find(slm_ref_draft *draft, const char *name);
+
+/* Rounds n elements from `first` on; returns the index of the first that is not proved,
+ * or SIZE_MAX, and notes nothing: threads may do so for different elements. */
+size_t slm_ref_round_at(const slm_ref_draft *draft, const slm_ref_output *output,
+                        size_t first, arb_srcptr value, size_t n);
+
 /* Note that a value the row depends on is not proved at this precision. */
 void slm_ref_unproved(slm_ref_draft *draft, const char *name, size_t index);
 
-/* Report that `step` of the `steps` of a token are done; a row that is evaluated again
- * with more bits reports its steps again. */
-void slm_ref_progress(const slm_ref_draft *draft, size_t token, size_t step);
+/* Report that `step` of the `steps` of a unit, a token, are done; what is evaluated
+ * again with more bits reports its steps again. */
+void slm_ref_progress(const slm_ref_draft *draft, size_t unit, size_t step);
 
 /* Evaluates one token at `prec` bits and puts its rows. */
 typedef slm_status slm_ref_row(void *work, size_t token, slong prec,
@@ -85,6 +105,32 @@ typedef slm_status slm_ref_row(void *work, size_t token, slong prec,
  * only then, all outputs are written. */
 slm_status slm_ref_each_token(slm_ref_draft *draft, slm_ref_row *row, void *work,
                               slm_error *error);
+
+/* Evaluates all tokens and the sums over them at `prec` bits and puts every output. */
+typedef slm_status slm_ref_pass(void *work, slong prec, slm_ref_draft *draft,
+                                slm_error *error);
+
+/* The whole call with SLM_REF_FIRST bits, then doubled until everything is proved;
+ * then, and only then, all outputs are written, 0 where the pass put nothing. */
+slm_status slm_ref_whole(slm_ref_draft *draft, slm_ref_pass *pass, void *work,
+                         slm_error *error);
+
+/* ---- outer.c ---- */
+
+/* n rows of `width` balls: row c begins at value + (row ? row[c] : c) step. */
+typedef struct slm_ref_rows {
+    arb_srcptr value;
+    size_t step;
+    size_t width;
+    const size_t *row;
+} slm_ref_rows;
+
+/* A weight's gradient: element (i, j) of left.width x right.width, put from the
+ * row-major index `first` of the output on, is the sum over c < n of
+ * left[c, i] right[c, j]. */
+void slm_ref_put_outer(slm_ref_draft *draft, const char *name, size_t first,
+                       const slm_ref_rows *left, const slm_ref_rows *right, size_t n,
+                       slong prec);
 
 /* ---- ffn.c ---- */
 
@@ -98,7 +144,39 @@ int slm_ref_inner(arb_ptr h, arb_ptr gate, const slm_tensor *w_gate,
                   const slm_tensor *w_up, arb_srcptr x, const slm_config *config,
                   size_t *index, slong prec);
 
+/* The same with the sums kept: gate_up [2 rows] gate first, then up; gated kinds alone.
+ *                                                                            L1, G1 */
+int slm_ref_inner_sums(arb_ptr gate_up, arb_ptr h, const slm_tensor *w_gate,
+                       const slm_tensor *w_up, arb_srcptr x, const slm_config *config,
+                       size_t *index, slong prec);
+
+/* dgate_up [2 rows] from dh [rows]; dx [cols] += da w_gate + db w_up. part [cols] is
+ * scratch.                                                                       G1 */
+void slm_ref_inner_backward(arb_ptr dx, arb_ptr dgate_up, arb_ptr part, arb_srcptr dh,
+                            arb_srcptr gate_up, const slm_tensor *w_gate,
+                            const slm_tensor *w_up, const slm_config *config,
+                            slong prec);
+
+/* ---- layer_gradients.c ---- */
+
+/* The gradients at `prec` bits, each element of each output that is present handed to
+ * `watch` as a ball; nothing is written. SLM_ERR_INTERNAL when these bits do not reach
+ * to the end.                                                               G1-G5 */
+slm_status slm_ref_watch_layer_backward(slm_handle *handle,
+                                        const slm_layer_backward_args *args, slong prec,
+                                        slm_ref_watch *watch, void *watcher,
+                                        slm_error *error);
+
 /* ---- select.c ---- */
+
+/* Whether the chosen balls are one and the same number. */
+int slm_ref_all_equal(arb_srcptr value, const int32_t *ids, size_t k);
+
+/* weight [k] from real logits [n] and the chosen ids; scores are sigmoids, score [n] is
+ * scratch.                                                                       R3 */
+void slm_ref_weights_of_logits(arb_ptr weight, arb_ptr score, arb_srcptr logit,
+                               const int32_t *ids, const slm_config *config,
+                               slong prec);
 
 /* One token's routing: n experts, k chosen. */
 typedef struct slm_ref_routing {

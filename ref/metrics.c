@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ref/metrics.c - how far a choice is from equal load.                             Q7
+/* ref/metrics.c - how far a choice is from equal load.                         Q5, Q7
  *
- * Integers until one division or one square root: with P = T k pairs and n experts,
+ * Integers until one division or one square root: with P = m k pairs of the m counted
+ * tokens and n experts,
  *
  *   max_vio   (max load - mean) / mean         = (n max - P) / P
  *   cv        population deviation / mean      = sqrt(n sum load^2 - P^2) / P
  *   dead      experts without a token
  *   residual  sum |load - mean| / (2 P)        = sum |n load - P| / (2 n P) */
-#include "internal.h"
+#include "balance.h"
 
 #include <stdlib.h>
 
@@ -83,17 +84,24 @@ slm_status slm_ref_op_load_metrics(slm_handle *handle,
                                    const slm_load_metrics_args *args, slm_error *error)
 {
     const size_t n = handle->config.n_experts;
-    const size_t pairs = slm_tensor_count(&args->ids);
+    const size_t k = handle->config.top_k;
     double metric[4] = {0, 0, (double)n, 0};
+    slm_ref_tokens tokens = {0, NULL};
     size_t *load = calloc(n, sizeof *load);
 
-    if (!load)
+    if (!load || slm_ref_tokens_open(&tokens, &args->call, &args->mask)) {
+        free(load);
         return slm_fail(error, SLM_ERR_MEMORY, "load_metrics", "load", 0,
-                        "memory for %zu experts", n);
-    for (size_t i = 0; i < pairs; i++) load[(size_t)slm_ref_get(&args->ids, i)]++;
-    if (pairs > 0) measure(metric, load, n, pairs);
+                        "memory for %zu experts and %zu tokens", n,
+                        args->call.n_tokens);
+    }
+    for (size_t i = 0; i < tokens.m; i++)
+        for (size_t slot = 0; slot < k; slot++)
+            load[(size_t)slm_ref_get(&args->ids, tokens.row[i] * k + slot)]++;
+    if (tokens.m > 0) measure(metric, load, n, tokens.m * k);
     for (size_t e = 0; e < n; e++) slm_ref_set(&args->load, e, (double)load[e]);
     for (size_t i = 0; i < 4; i++) slm_ref_set(&args->metric, i, metric[i]);
+    slm_ref_tokens_close(&tokens);
     free(load);
     return SLM_OK;
 }

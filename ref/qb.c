@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ref/qb.c - Quantile Balancing by the exact order statistic; the sign step. Q1, Q2, Q6
+/* ref/qb.c - Quantile Balancing by the exact order statistic; the sign step.
+ *                                                                     Q1, Q2, Q5, Q6
  *
- * m tokens, n experts, k chosen per token; s score, b bias; alpha_i the first key that
+ * m counted tokens, n experts, k chosen per token; s score, b bias; alpha_i the first key that
  * was not chosen; r_ij = alpha_i - s_ij the bias that token i needs to reach expert j.
  * Differences of binary32 values are exact here (arf_t), means exact rationals. */
 #include "balance.h"
@@ -40,8 +41,28 @@ void slm_ref_rational(fmpq_t out, double value)
     arf_clear(exact);
 }
 
+slm_status slm_ref_tokens_open(slm_ref_tokens *tokens, const slm_call *call,
+                               const slm_tensor *mask)
+{
+    const size_t n_tokens = call->n_tokens;
+
+    mask = slm_given(call, mask);
+    tokens->m = 0;
+    tokens->row = malloc(n_tokens * sizeof *tokens->row + 1);
+    if (!tokens->row) return SLM_ERR_MEMORY;
+    for (size_t t = 0; t < n_tokens; t++)
+        if (!mask || slm_ref_get(mask, t) != 0) tokens->row[tokens->m++] = t;
+    return SLM_OK;
+}
+
+void slm_ref_tokens_close(slm_ref_tokens *tokens)
+{
+    free(tokens->row);
+}
+
 slm_status slm_ref_cutoffs(float *alpha, const slm_tensor *score,
-                           const slm_tensor *bias, const slm_config *config, size_t m)
+                           const slm_tensor *bias, const slm_config *config,
+                           const slm_ref_tokens *tokens)
 {
     const size_t n = config->n_experts;
     const size_t k = config->top_k;
@@ -49,9 +70,9 @@ slm_status slm_ref_cutoffs(float *alpha, const slm_tensor *score,
     int32_t *ids = malloc(k * sizeof *ids);
     const slm_status status = key && ids ? SLM_OK : SLM_ERR_MEMORY;
 
-    for (size_t i = 0; i < m && !status; i++) {
+    for (size_t i = 0; i < tokens->m && !status; i++) {
         for (size_t j = 0; j < n; j++)
-            key[j] = slm_ref_key((float)slm_ref_get(score, i * n + j),
+            key[j] = slm_ref_key((float)slm_ref_get(score, tokens->row[i] * n + j),
                                  (float)slm_ref_get(bias, j));
         slm_ref_choose(ids, &alpha[i], key, n, k);
     }
@@ -91,15 +112,15 @@ void slm_ref_keep_bias(const slm_tensor *new_bias, const slm_tensor *tap,
     }
 }
 
-/* r[i] = alpha[i] - s[i,j], exact, for all m tokens. */
+/* r[i] = alpha[i] - s[i,j], exact, for all counted tokens. */
 static void required_biases(arf_ptr r, const float *alpha, const slm_tensor *score,
-                            size_t j, size_t m, size_t n)
+                            size_t j, const slm_ref_tokens *tokens, size_t n)
 {
     arf_t s;
 
     arf_init(s);
-    for (size_t i = 0; i < m; i++) {
-        arf_set_d(s, slm_ref_get(score, i * n + j));
+    for (size_t i = 0; i < tokens->m; i++) {
+        arf_set_d(s, slm_ref_get(score, tokens->row[i] * n + j));
         arf_set_d(&r[i], (double)alpha[i]);
         arf_sub(&r[i], &r[i], s, ARF_PREC_EXACT, ARF_RND_DOWN);
     }
@@ -141,15 +162,15 @@ static int is_tie(const arf_t below, const arf_t above, slm_tie_test test)
  * lower edge. r is scratch for m numbers. Precondition: m >= 1; strict: q integral. */
 static slm_status candidates(fmpq *candidate, arf_ptr r, const float *alpha,
                              const slm_config *config, const slm_qb_exact_args *args,
-                             slm_error *error)
+                             const slm_ref_tokens *tokens, slm_error *error)
 {
-    const size_t m = args->call.n_tokens;
+    const size_t m = tokens->m;
     const size_t n = config->n_experts;
     const size_t index = slm_ref_quantile_index(m, n, config->top_k); /* strict: q */
     const int strict = config->balance == SLM_BALANCE_STRICT;
 
     for (size_t j = 0; j < n; j++) {
-        required_biases(r, alpha, &args->score, j, m, n);
+        required_biases(r, alpha, &args->score, j, tokens, n);
         qsort(r, m, sizeof *r, ascending);
         if (strict && is_tie(&r[index - 1], &r[index], config->tie_test))
             return slm_fail(error, SLM_ERR_TIE, "qb_exact", "new_bias", j,
@@ -179,33 +200,34 @@ static slm_status check_target(size_t m, const slm_config *config, slm_error *er
 
 /* Everything past the checks, in memory of m cutoffs and m required biases. */
 static slm_status balance(const slm_config *config, const slm_qb_exact_args *args,
-                          float *alpha, arf_ptr r, slm_error *error)
+                          const slm_ref_tokens *tokens, float *alpha, arf_ptr r,
+                          slm_error *error)
 {
-    const size_t m = args->call.n_tokens;
     const size_t n = config->n_experts;
     fmpq *candidate = _fmpq_vec_init((slong)n);
-    slm_status status = slm_ref_cutoffs(alpha, &args->score, &args->bias, config, m);
+    slm_status status =
+        slm_ref_cutoffs(alpha, &args->score, &args->bias, config, tokens);
 
-    if (!status) status = candidates(candidate, r, alpha, config, args, error);
+    if (!status) status = candidates(candidate, r, alpha, config, args, tokens, error);
     if (!status) {
         slm_ref_centre(&args->new_bias, &args->candidate, candidate, n);
-        for (size_t i = 0; i < m && args->cutoff.rank; i++)
-            slm_ref_set(&args->cutoff, i, (double)alpha[i]);
+        for (size_t i = 0; i < tokens->m && args->cutoff.rank; i++)
+            slm_ref_set(&args->cutoff, tokens->row[i], (double)alpha[i]);
     }
     _fmpq_vec_clear(candidate, (slong)n);
     return status;
 }
 
-slm_status slm_ref_op_qb_exact(slm_handle *handle, const slm_qb_exact_args *args,
-                               slm_error *error)
+/* The same, and the memory for it. */
+static slm_status balance_tokens(const slm_config *config,
+                                 const slm_qb_exact_args *args,
+                                 const slm_ref_tokens *tokens, slm_error *error)
 {
-    const slm_config *config = &handle->config;
-    const size_t m = args->call.n_tokens;
-    slm_status status = slm_check_finite(SLM_OP_qb_exact, config, args, error);
-    float *alpha = NULL;
-    arf_ptr r = NULL;
+    const size_t m = tokens->m;
+    slm_status status = check_target(m, config, error);
+    float *alpha;
+    arf_ptr r;
 
-    if (!status) status = check_target(m, config, error);
     if (status) return status;
     if (m == 0) {
         slm_ref_keep_bias(&args->new_bias, &args->candidate, &args->bias,
@@ -216,15 +238,32 @@ slm_status slm_ref_op_qb_exact(slm_handle *handle, const slm_qb_exact_args *args
     r = malloc(m * sizeof *r);
     if (alpha && r) {
         for (size_t i = 0; i < m; i++) arf_init(&r[i]);
-        status = balance(config, args, alpha, r, error);
+        status = balance(config, args, tokens, alpha, r, error);
         for (size_t i = 0; i < m; i++) arf_clear(&r[i]);
     } else {
         status = SLM_ERR_MEMORY;
     }
     free(r);
     free(alpha);
+    return status;
+}
+
+slm_status slm_ref_op_qb_exact(slm_handle *handle, const slm_qb_exact_args *args,
+                               slm_error *error)
+{
+    const slm_config *config = &handle->config;
+    slm_status status = slm_check_finite(SLM_OP_qb_exact, config, args, error);
+    slm_ref_tokens tokens;
+
+    if (status) return status;
+    status = slm_ref_tokens_open(&tokens, &args->call, &args->mask);
+    if (!status) {
+        status = balance_tokens(config, args, &tokens, error);
+        slm_ref_tokens_close(&tokens);
+    }
     if (status == SLM_ERR_MEMORY)
-        slm_fail(error, status, "qb_exact", "", 0, "memory for %zu tokens", m);
+        slm_fail(error, status, "qb_exact", "", 0, "memory for %zu tokens",
+                 args->call.n_tokens);
     return status;
 }
 

@@ -59,6 +59,13 @@ void slm_ref_load(arb_ptr out, const slm_tensor *row);
 void slm_ref_linear(arb_ptr y, arb_ptr gauge, const slm_tensor *w, arb_srcptr x,
                     slong prec);
 
+/* y[j] = sum_i w[i,j] x[i]; gauge[j] = sum_i |w[i,j]| |x[i]| unless gauge is NULL: what
+ * slm_ref_linear() does to a gradient.                                       G1, G4
+ *
+ *   w  [rows, cols] view; x [rows] balls; y, gauge [cols] balls, not aliasing x */
+void slm_ref_linear_transposed(arb_ptr y, arb_ptr gauge, const slm_tensor *w,
+                               arb_srcptr x, slong prec);
+
 /* Threads that slm_ref_linear() may use when called from this thread, from now on. */
 void slm_ref_use_threads(int n);
 
@@ -78,6 +85,22 @@ void slm_ref_situ_glu(arb_t out, const arb_t a, const arb_t b, double beta_gate,
 void slm_ref_activation(arb_t out, const arb_t a, const arb_t b,
                         const slm_config *config, slong prec);
 
+/* The activation's factors and their slopes: h = G(a) U(b); kinds situ and swiglu
+ * alone. At an infinity each is its limit (swiglu: finite arguments alone). Exact
+ * arguments give balls that are narrow relative to the value, however far in saturation
+ * (G' near its one zero, a = -1.2..-1.3: relative to its two terms); a slope that is
+ * exactly 1, 1/2 or 0 is an exact ball. out may be the argument.             G1, L4 */
+void slm_ref_gate(arb_t out, const arb_t a, const slm_config *config, slong prec);
+void slm_ref_gate_slope(arb_t out, const arb_t a, const slm_config *config, slong prec);
+void slm_ref_up(arb_t out, const arb_t b, const slm_config *config, slong prec);
+void slm_ref_up_slope(arb_t out, const arb_t b, const slm_config *config, slong prec);
+
+/* da = dh G'(a) U(b), db = dh G(a) U'(b) of the configuration's kind, situ or swiglu;
+ * da and db alias no argument and not each other. The operation situ_glu_backward is
+ * SiTU whatever config->expert says.                                            G1 */
+void slm_ref_situ_glu_backward(arb_t da, arb_t db, const arb_t a, const arb_t b,
+                               const arb_t dh, const slm_config *config, slong prec);
+
 /* ---- select.c ---- */
 
 /* Real scores of one row of real logits: sigmoid, or softmax over the row.   R2, L4 */
@@ -92,11 +115,31 @@ void slm_ref_choose(int32_t *ids, float *cutoff, const float *key, size_t n, siz
 void slm_ref_mixture(arb_ptr weight, arb_srcptr score, const int32_t *ids,
                      const slm_config *config, slong prec);
 
+/* ---- select_backward.c ---- */
+
+/* dlogit [n] of one row from its real logits [n], the chosen ids [k] and the gradients
+ * [k] of their weights; scores are sigmoids. dlogit[e] = p (1 - s) (dp - sum p dp)
+ * where e was chosen, exactly 0 elsewhere; where all dp are one exact number (k = 1
+ * included) ratio gives exactly 0. dlogit aliases nothing.                      G3 */
+void slm_ref_mixture_backward(arb_ptr dlogit, arb_srcptr logit, const int32_t *ids,
+                              arb_srcptr dweight, const slm_config *config, slong prec);
+
 /* ---- rmsnorm.c ---- */
 
 /* r[i] = gamma[i] u[i] / sqrt(mean(u^2) + eps); gamma NULL means ones; r may be u. L2 */
 void slm_ref_rmsnorm(arb_ptr r, arb_srcptr u, arb_srcptr gamma, size_t width,
                      const fmpq_t eps, slong prec);
+
+/* One row, with R = sqrt(mean(u^2) + eps), n = u / R, g = gamma dr (gamma NULL: ones):
+ *
+ *   du[i] = (g[i] - n[i] mean(g n)) / R       [width]
+ *   dgamma[i] = dr[i] n[i]                    [width] this row's addend, or NULL
+ *
+ * du and dgamma alias nothing. A ball of u so wide that mean(u^2) + eps may not be
+ * positive gives balls that are not finite.                                     G2 */
+void slm_ref_rmsnorm_backward(arb_ptr du, arb_ptr dgamma, arb_srcptr u,
+                              arb_srcptr gamma, arb_srcptr dr, size_t width,
+                              const fmpq_t eps, slong prec);
 
 /* ---- layer.c ---- */
 

@@ -73,8 +73,7 @@ void slm_ref_choose(int32_t *ids, float *cutoff, const float *key, size_t n, siz
     }
 }
 
-/* Whether the chosen balls are one and the same number. */
-static int all_equal(arb_srcptr value, const int32_t *ids, size_t k)
+int slm_ref_all_equal(arb_srcptr value, const int32_t *ids, size_t k)
 {
     for (size_t q = 0; q < k; q++) {
         if (!arb_is_exact(value + ids[q])) return 0;
@@ -99,7 +98,7 @@ void slm_ref_mixture(arb_ptr weight, arb_srcptr score, const int32_t *ids,
     const int release = config->weighting == SLM_WEIGHT_RELEASE;
     arb_t sum, guard;
 
-    if (!release && (k == 1 || all_equal(score, ids, k))) {
+    if (!release && (k == 1 || slm_ref_all_equal(score, ids, k))) {
         equal_shares(weight, k, prec); /* exact where it can be; holds for 0/0 too */
         return;
     }
@@ -120,6 +119,26 @@ void slm_ref_mixture(arb_ptr weight, arb_srcptr score, const int32_t *ids,
     }
     arb_clear(guard);
     arb_clear(sum);
+}
+
+/* From real scores [n]. logit NULL: the scores were given; else exact equal logits give
+ * equal scores, whatever the balls of these say. */
+static void weigh(arb_ptr weight, arb_srcptr logit, arb_srcptr score,
+                  const int32_t *ids, const slm_config *config, slong prec)
+{
+    if (logit && config->weighting == SLM_WEIGHT_RATIO &&
+        slm_ref_all_equal(logit, ids, config->top_k))
+        equal_shares(weight, config->top_k, prec);
+    else
+        slm_ref_mixture(weight, score, ids, config, prec);
+}
+
+void slm_ref_weights_of_logits(arb_ptr weight, arb_ptr score, arb_srcptr logit,
+                               const int32_t *ids, const slm_config *config, slong prec)
+{
+    for (size_t q = 0; q < config->top_k; q++)
+        slm_ref_sigmoid(score + ids[q], logit + ids[q], prec);
+    weigh(weight, logit, score, ids, config, prec);
 }
 
 slm_status slm_ref_routing_open(slm_ref_routing *routing, const slm_config *config,
@@ -149,8 +168,7 @@ void slm_ref_routing_close(slm_ref_routing *routing)
     free(routing->score);
 }
 
-/* From binary32 and real scores to ids, cutoff and weights. `even`: the chosen scores
- * are known to be equal whatever their balls say. */
+/* From binary32 and real scores to ids, cutoff and weights. */
 static void settle(slm_ref_routing *routing, const slm_tensor *bias,
                    const slm_config *config, int from_logits, size_t token, slong prec,
                    slm_ref_draft *draft)
@@ -160,11 +178,8 @@ static void settle(slm_ref_routing *routing, const slm_tensor *bias,
     for (size_t e = 0; e < routing->n; e++)
         routing->key[e] = slm_ref_key(routing->score[e], (float)slm_ref_get(bias, e));
     slm_ref_choose(routing->ids, &cutoff, routing->key, routing->n, routing->k);
-    if (from_logits && config->weighting == SLM_WEIGHT_RATIO &&
-        all_equal(routing->logit, routing->ids, routing->k))
-        equal_shares(routing->weight, routing->k, prec);
-    else
-        slm_ref_mixture(routing->weight, routing->real, routing->ids, config, prec);
+    weigh(routing->weight, from_logits ? routing->logit : NULL, routing->real,
+          routing->ids, config, prec);
     slm_ref_put_i32(draft, "ids", token, routing->ids);
     slm_ref_put(draft, "weight", token, routing->weight);
     if (routing->k < routing->n) slm_ref_put_f32(draft, "cutoff", token, &cutoff);

@@ -58,7 +58,7 @@ int slm_door_applies(const door *at, const slm_field *field)
 static int may_be_absent(const door *at, const slm_field *field)
 {
     if (field->role == SLM_ROLE_OPTIONAL || field->role == SLM_ROLE_TAP) return 1;
-    return at->config->n_shared == 0 && strpbrk(field->dims, "sS") != NULL;
+    return at->config->n_shared == 0 && strpbrk(field->dims, "sSt") != NULL;
 }
 
 const char *slm_door_parts(char letter)
@@ -71,6 +71,7 @@ const char *slm_door_parts(char letter)
     case 'g':
         return "f";
     case 's':
+    case 't':
         return "SF";
     case 'q':
         return "Tk";
@@ -274,6 +275,30 @@ static slm_status check_shapes(const door *at)
     return status;
 }
 
+static size_t end_of(const slm_field *field)
+{
+    return field->offset + sizeof(slm_tensor);
+}
+
+size_t slm_door_fields(const slm_op_info *info, const slm_call *call)
+{
+    size_t n = info->n_fields;
+
+    while (info->fields[n - 1].since &&
+           call->struct_size < end_of(&info->fields[n - 1]))
+        n--;
+    return n;
+}
+
+/* Size of the argument struct in the version that brought the operation. */
+static size_t first_size(const slm_op_info *info)
+{
+    size_t n = info->n_fields;
+
+    while (info->fields[n - 1].since) n--;
+    return end_of(&info->fields[n - 1]);
+}
+
 /* struct_size of the arguments and of the configuration: a caller built against older
  * headers has not filled what is looked at here. */
 static slm_status check_struct_size(const door *at, size_t args_size, size_t expected)
@@ -298,9 +323,9 @@ slm_status slm_check(slm_op op, const slm_config *config, const void *args,
     if (!info || !config || !args)
         return slm_fail(error, SLM_ERR_SHAPE, info ? info->name : "", "", 0,
                         "an operation, a configuration and arguments");
-    at =
-        (door){op, info->name, info->fields, info->n_fields, config, args, args, error};
-    status = check_struct_size(&at, at.call->struct_size, info->args_size);
+    at = (door){op,     info->name, info->fields, slm_door_fields(info, args),
+                config, args,       args,         error};
+    status = check_struct_size(&at, at.call->struct_size, first_size(info));
     if (!status) status = check_shapes(&at);
     if (!status) status = slm_door_alias(&at);
     if (!status) status = slm_door_domain(&at);

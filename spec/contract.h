@@ -24,6 +24,10 @@ typedef struct door {
     slm_error *error; /* may be NULL */
 } door;
 
+/* How many of an operation's fields the argument struct holds: what a later minor version
+ * appended is missing from an older caller's. */
+size_t slm_door_fields(const slm_op_info *info, const slm_call *call);
+
 /* The tensor of a field. */
 const slm_tensor *slm_door_tensor(const door *at, const slm_field *field);
 
@@ -46,5 +50,10 @@ slm_status slm_door_alias(const door *at);
 /* DOMAIN: members of the configuration in their order, then tensors in theirs.
  * Precondition: SHAPE holds. */
 slm_status slm_door_domain(const door *at);
+
+/* CRC-64/XZ in parts: begin, any number of pieces, end. */
+#define SLM_CHECKSUM_BEGIN UINT64_MAX
+uint64_t slm_checksum_more(uint64_t rest, const void *data, size_t size);
+int64_t slm_checksum_end(uint64_t rest);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* spec/ops.c - the operations and their arguments, described as data. */
-#include <slm/ops.h>
+#include "contract.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -16,10 +16,13 @@ enum {
     ALL = INNER | LINEAR
 };
 
-#define FIELD(args, name, dims, role, kind, experts)                                   \
+#define SINCE(minor, args, name, dims, role, kind, experts)                            \
     {                                                                                  \
-#name, dims, SLM_ROLE_##role, SLM_KIND_##kind, experts, offsetof(args, name)   \
+#name, dims, SLM_ROLE_##role, SLM_KIND_##kind, experts, minor,                 \
+            offsetof(args, name)                                                       \
     }
+#define FIELD(args, name, dims, role, kind, experts)                                   \
+    SINCE(0, args, name, dims, role, kind, experts)
 
 static const slm_field route_fields[] = {
     FIELD(slm_route_args, x, "Td", IN, REAL, ALL),
@@ -84,11 +87,13 @@ static const slm_field qb_exact_fields[] = {
     FIELD(slm_qb_exact_args, new_bias, "n", OUT, F32, ALL),
     FIELD(slm_qb_exact_args, candidate, "n", TAP, F64, ALL),
     FIELD(slm_qb_exact_args, cutoff, "T", TAP, F32, ALL),
+    SINCE(1, slm_qb_exact_args, mask, "T", OPTIONAL, I32, ALL),
 };
 static const slm_field qb_hist_accumulate_fields[] = {
     FIELD(slm_qb_hist_accumulate_args, score, "Tn", IN, F32, ALL),
     FIELD(slm_qb_hist_accumulate_args, bias, "n", IN, F32, ALL),
     FIELD(slm_qb_hist_accumulate_args, hist, "nB", INOUT, I64, ALL),
+    SINCE(1, slm_qb_hist_accumulate_args, mask, "T", OPTIONAL, I32, ALL),
 };
 static const slm_field qb_hist_merge_fields[] = {
     FIELD(slm_qb_hist_merge_args, parts, "RnB", IN, I64, ALL),
@@ -109,6 +114,92 @@ static const slm_field load_metrics_fields[] = {
     FIELD(slm_load_metrics_args, ids, "Tk", IN, I32, ALL),
     FIELD(slm_load_metrics_args, load, "n", OUT, I64, ALL),
     FIELD(slm_load_metrics_args, metric, "4", OUT, F64, ALL),
+    SINCE(1, slm_load_metrics_args, mask, "T", OPTIONAL, I32, ALL),
+};
+static const slm_field situ_glu_backward_fields[] = {
+    FIELD(slm_situ_glu_backward_args, gate_up, "Tg", IN, REAL, ALL),
+    FIELD(slm_situ_glu_backward_args, dh, "Tf", IN, REAL, ALL),
+    FIELD(slm_situ_glu_backward_args, dgate_up, "Tg", OUT, REAL, ALL),
+};
+static const slm_field rmsnorm_backward_fields[] = {
+    FIELD(slm_rmsnorm_backward_args, u, "Tl", IN, REAL, ALL),
+    FIELD(slm_rmsnorm_backward_args, gamma, "l", OPTIONAL, REAL, ALL),
+    FIELD(slm_rmsnorm_backward_args, dr, "Tl", IN, REAL, ALL),
+    FIELD(slm_rmsnorm_backward_args, du, "Tl", OUT, REAL, ALL),
+    FIELD(slm_rmsnorm_backward_args, dgamma, "l", OUT, REAL32, ALL),
+};
+static const slm_field select_backward_fields[] = {
+    FIELD(slm_select_backward_args, logit, "Tn", IN, F32, ALL),
+    FIELD(slm_select_backward_args, ids, "Tk", IN, I32, ALL),
+    FIELD(slm_select_backward_args, dweight, "Tk", IN, F32, ALL),
+    FIELD(slm_select_backward_args, dlogit, "Tn", OUT, REAL32, ALL),
+};
+static const slm_field dense_ffn_backward_fields[] = {
+    FIELD(slm_dense_ffn_backward_args, x, "Td", IN, REAL, GATED),
+    FIELD(slm_dense_ffn_backward_args, w_gate, "fd", IN, REAL, GATED),
+    FIELD(slm_dense_ffn_backward_args, w_up, "fd", IN, REAL, GATED),
+    FIELD(slm_dense_ffn_backward_args, w_out, "df", IN, REAL, GATED),
+    FIELD(slm_dense_ffn_backward_args, dy, "Td", IN, REAL, GATED),
+    FIELD(slm_dense_ffn_backward_args, dx, "Td", OUT, REAL, GATED),
+    FIELD(slm_dense_ffn_backward_args, dw_gate, "fd", OUT, REAL32, GATED),
+    FIELD(slm_dense_ffn_backward_args, dw_up, "fd", OUT, REAL32, GATED),
+    FIELD(slm_dense_ffn_backward_args, dw_out, "df", OUT, REAL32, GATED),
+    FIELD(slm_dense_ffn_backward_args, gate_up, "Tg", TAP, REAL, GATED),
+    FIELD(slm_dense_ffn_backward_args, h, "Tf", TAP, REAL, GATED),
+    FIELD(slm_dense_ffn_backward_args, dh, "Tf", TAP, REAL, GATED),
+    FIELD(slm_dense_ffn_backward_args, dgate_up, "Tg", TAP, REAL, GATED),
+};
+static const slm_field layer_backward_fields[] = {
+    FIELD(slm_layer_backward_args, x, "Td", IN, REAL, ALL),
+    FIELD(slm_layer_backward_args, ids, "Tk", IN, I32, ALL),
+    FIELD(slm_layer_backward_args, dy, "Td", IN, REAL, ALL),
+    FIELD(slm_layer_backward_args, dx, "Td", OUT, REAL, ALL),
+    FIELD(slm_layer_backward_args, dw_router, "nd", OUT, REAL32, ALL),
+    FIELD(slm_layer_backward_args, dw_down, "ld", OUT, REAL32, ALL),
+    FIELD(slm_layer_backward_args, dw_gate, "nfl", OUT, REAL32, GATED),
+    FIELD(slm_layer_backward_args, dw_up, "nfl", OUT, REAL32, GATED),
+    FIELD(slm_layer_backward_args, dw_out, "nlf", OUT, REAL32, GATED),
+    FIELD(slm_layer_backward_args, dw_expert, "nll", OUT, REAL32, LINEAR),
+    FIELD(slm_layer_backward_args, dgamma, "l", OUT, REAL32, ALL),
+    FIELD(slm_layer_backward_args, dw_lift, "dl", OUT, REAL32, ALL),
+    FIELD(slm_layer_backward_args, dw_shared_gate, "sd", OUT, REAL32, GATED),
+    FIELD(slm_layer_backward_args, dw_shared_up, "sd", OUT, REAL32, GATED),
+    FIELD(slm_layer_backward_args, dw_shared_out, "ds", OUT, REAL32, GATED),
+    FIELD(slm_layer_backward_args, dw_shared, "Sdd", OUT, REAL32, LINEAR),
+    FIELD(slm_layer_backward_args, dbias, "n", TAP, REAL32, ALL),
+    FIELD(slm_layer_backward_args, logit, "Tn", TAP, REAL32, ALL),
+    FIELD(slm_layer_backward_args, weight, "Tk", TAP, REAL32, ALL),
+    FIELD(slm_layer_backward_args, z, "Tl", TAP, REAL, ALL),
+    FIELD(slm_layer_backward_args, gate_up, "Tkg", TAP, REAL, GATED),
+    FIELD(slm_layer_backward_args, h, "Tkf", TAP, REAL, GATED),
+    FIELD(slm_layer_backward_args, o, "Tkl", TAP, REAL, ALL),
+    FIELD(slm_layer_backward_args, u, "Tl", TAP, REAL, ALL),
+    FIELD(slm_layer_backward_args, r, "Tl", TAP, REAL, ALL),
+    FIELD(slm_layer_backward_args, shared_gate_up, "Tt", TAP, REAL, GATED),
+    FIELD(slm_layer_backward_args, hs, "Ts", TAP, REAL, GATED),
+    FIELD(slm_layer_backward_args, dr, "Tl", TAP, REAL, ALL),
+    FIELD(slm_layer_backward_args, du, "Tl", TAP, REAL, ALL),
+    FIELD(slm_layer_backward_args, dweight, "Tk", TAP, REAL32, ALL),
+    FIELD(slm_layer_backward_args, dlogit, "Tn", TAP, REAL32, ALL),
+    FIELD(slm_layer_backward_args, dh, "Tkf", TAP, REAL, GATED),
+    FIELD(slm_layer_backward_args, dgate_up, "Tkg", TAP, REAL, GATED),
+    FIELD(slm_layer_backward_args, dz, "Tl", TAP, REAL, ALL),
+    FIELD(slm_layer_backward_args, dhs, "Ts", TAP, REAL, GATED),
+    FIELD(slm_layer_backward_args, dshared_gate_up, "Tt", TAP, REAL, GATED),
+};
+static const slm_field qb_observe_fields[] = {
+    FIELD(slm_qb_observe_args, score, "Tn", IN, F32, ALL),
+    FIELD(slm_qb_observe_args, bias, "n", IN, F32, ALL),
+    FIELD(slm_qb_observe_args, ticket, "4", IN, I64, ALL),
+    FIELD(slm_qb_observe_args, stamp, "4", INOUT, I64, ALL),
+    FIELD(slm_qb_observe_args, hist, "nB", INOUT, I64, ALL),
+    FIELD(slm_qb_observe_args, mask, "T", OPTIONAL, I32, ALL),
+};
+static const slm_field qb_commit_fields[] = {
+    FIELD(slm_qb_commit_args, new_bias, "n", IN, F32, ALL),
+    FIELD(slm_qb_commit_args, bias, "n", INOUT, F32, ALL),
+    FIELD(slm_qb_commit_args, stamp, "4", INOUT, I64, ALL),
+    FIELD(slm_qb_commit_args, hist, "nB", INOUT, I64, ALL),
 };
 static const slm_field weight_fields[] = {
     FIELD(slm_weights, w_router, "nd", IN, REAL, ALL),
@@ -132,7 +223,8 @@ static const slm_field weight_fields[] = {
      SLM_LEVEL_##level,                                                                \
      sizeof(slm_##name##_args),                                                        \
      sizeof name##_fields / sizeof *name##_fields,                                     \
-     name##_fields},
+     name##_fields,                                                                    \
+     SLM_OP_##name == SLM_OP_layer_forward || SLM_OP_##name == SLM_OP_layer_backward},
 
 static const slm_op_info op_infos[SLM_OP_COUNT] = {SLM_OPS(DESCRIBE)};
 
@@ -203,6 +295,11 @@ int slm_dim(const slm_config *config, const slm_call *call, char letter, size_t 
     case 's':
         if (!product(config->n_shared, config->d_shared, &value)) return 0;
         break;
+    case 't':
+        if (!product(config->n_shared, config->d_shared, &value) ||
+            !product(value, 2, &value))
+            return 0;
+        break;
     case 'q':
         if (!product(call->n_tokens, config->top_k, &value)) return 0;
         break;
@@ -216,7 +313,8 @@ int slm_dim(const slm_config *config, const slm_call *call, char letter, size_t 
 int slm_field_applies(const slm_field *field, const slm_config *config)
 {
     if (!(field->experts & (1u << config->expert))) return 0;
-    return strcmp(field->name, "gamma") != 0 || config->norm == SLM_NORM_RMS;
+    return (strcmp(field->name, "gamma") != 0 && strcmp(field->name, "dgamma") != 0) ||
+           config->norm == SLM_NORM_RMS;
 }
 
 slm_dtype slm_field_dtype(const slm_field *field, const slm_config *config)
@@ -254,6 +352,33 @@ slm_dtype slm_field_golden_dtype(const slm_field *field)
     return SLM_F64;
 }
 
+uint64_t slm_checksum_more(uint64_t rest, const void *data, size_t size)
+{
+    const unsigned char *byte = data;
+
+    for (size_t i = 0; i < size; i++) {
+        rest ^= byte[i];
+        for (int bit = 0; bit < 8; bit++)
+            rest = rest >> 1 ^ (rest & 1 ? 0xc96c5795d7870f42u : 0);
+    }
+    return rest;
+}
+
+int64_t slm_checksum_end(uint64_t rest)
+{
+    int64_t pattern;
+
+    rest = ~rest;
+    memcpy(&pattern, &rest, sizeof pattern);
+    return pattern;
+}
+
+int64_t slm_checksum(const float *values, size_t n)
+{
+    return slm_checksum_end(
+        slm_checksum_more(SLM_CHECKSUM_BEGIN, values, n * sizeof *values));
+}
+
 size_t slm_dtype_size(slm_dtype dtype)
 {
     switch (dtype) {
@@ -279,6 +404,13 @@ slm_tensor slm_tensor_packed(void *data, slm_dtype dtype, uint32_t rank,
         stride *= (ptrdiff_t)shape[i];
     }
     return tensor;
+}
+
+const slm_tensor *slm_given(const slm_call *call, const slm_tensor *argument)
+{
+    const size_t end = (size_t)((const char *)(argument + 1) - (const char *)call);
+
+    return call->struct_size >= end && argument->rank ? argument : NULL;
 }
 
 slm_tensor slm_tensor_at(const slm_tensor *tensor, size_t index)

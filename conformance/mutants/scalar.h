@@ -66,13 +66,15 @@ slm_status scalar_prepare(slm_handle *handle, const slm_weights *weights,
                           slm_error *error);
 size_t scalar_workspace(slm_handle *handle, slm_op op, const slm_call *call);
 
+/* The status that the caller is told of. */
+slm_status scalar_report(const slm_handle *handle, slm_status status, slm_error *error);
+
+/* ---- scalar_refusal.c ---- */
+
 /* What every operation does first: the door of a variant that has its own, the size of
  * the workspace, NONFINITE of biases, and refusals that are a mutant's own. */
 slm_status scalar_begin(slm_handle *handle, slm_op op, const void *args,
                         slm_error *error);
-
-/* The status that the caller is told of. */
-slm_status scalar_report(const slm_handle *handle, slm_status status, slm_error *error);
 
 #define SCALAR_OP(name, level, purpose)                                                \
     slm_status scalar_##name(slm_handle *handle, const slm_##name##_args *args,        \
@@ -90,6 +92,12 @@ size_t scalar_rmsnorm_space(const slm_config *config);
 size_t scalar_layer_space(const slm_config *config, const slm_call *call);
 size_t scalar_qb_space(const slm_config *config, const slm_call *call);
 size_t scalar_hist_space(const slm_config *config);
+size_t scalar_observe_space(const slm_config *config);
+size_t scalar_situ_backward_space(const slm_config *config);
+size_t scalar_rmsnorm_backward_space(const slm_config *config, const slm_call *call);
+size_t scalar_select_backward_space(const slm_config *config);
+size_t scalar_ffn_backward_space(const slm_config *config, const slm_call *call);
+size_t scalar_layer_backward_space(const slm_config *config, const slm_call *call);
 
 /* ---- scalar_memory.c: scratch, rows and elements ---- */
 
@@ -118,6 +126,12 @@ const float *scalar_view(float *copy, const slm_tensor *row);
 
 /* The first `given` of n elements, the rest 0: x or z taken for the other. */
 void scalar_pad(float *out, size_t n, const float *in, size_t given);
+
+/* The mask of a call, or NULL: it was appended, and older callers do not have it. */
+const slm_tensor *scalar_mask(const slm_call *call, const slm_tensor *mask);
+
+/* Whether the statistic counts a token.                                           Q5 */
+int scalar_counts(const slm_handle *handle, const slm_tensor *mask, size_t token);
 
 /* A packed matrix read in the other order: element (i, j) at i + j rows. */
 slm_tensor scalar_transposed(const slm_tensor *matrix);
@@ -229,7 +243,7 @@ int scalar_inner(const slm_handle *handle, float *h, float *gate,
                  const slm_tensor *w_gate, const slm_tensor *w_up, const float *x,
                  float *copy, int shared);
 
-/* ---- scalar_qb.c, scalar_hist.c ---- */
+/* ---- scalar_cutoff.c, scalar_hist.c ---- */
 
 /* alpha of one row of scores: the (k+1)-th key, or what the mutant takes for it. */
 typedef struct scalar_cutoff {
@@ -252,6 +266,25 @@ double scalar_required(const slm_handle *handle, const scalar_cutoff *work,
 /* new_bias = RN32(candidate - mean), and the tap; candidate [n] is used up. */
 void scalar_centre(const slm_handle *handle, double *candidate, const float *bias,
                    const slm_tensor *new_bias, const slm_tensor *tap);
+
+/* Memory of the histogram operations. */
+typedef struct scalar_hist {
+    scalar_cutoff cutoff;
+    double *candidate; /* [n] */
+} scalar_hist;
+
+void scalar_hist_take(scalar_hist *at, scalar_scratch *scratch,
+                      const slm_config *config);
+
+/* Tokens of one call, counted with the bias in at->cutoff in bins that `ends` [n], a
+ * bias too, gives. Returns how many were counted. */
+int64_t scalar_hist_count(const slm_handle *handle, scalar_hist *at, const float *ends,
+                          size_t n_tokens, const slm_tensor *score,
+                          const slm_tensor *mask, const slm_tensor *hist);
+
+/* The candidates of m tokens' counts that were made with the bias in at->cutoff. */
+void scalar_hist_solve(const slm_handle *handle, const scalar_hist *at,
+                       const slm_tensor *hist, size_t m);
 
 /* m = 0: new_bias = candidate = bias. */
 void scalar_keep_bias(const slm_handle *handle, const slm_tensor *bias,

@@ -118,26 +118,20 @@ static size_t bin_of(const slm_handle *handle, const range *at, double alpha, do
     return low;
 }
 
-/* Memory of one call. */
-typedef struct space {
-    scalar_cutoff cutoff;
-    double *candidate; /* [n] */
-} space;
-
-static size_t lay_out(space *at, void *base, const slm_config *config)
+void scalar_hist_take(scalar_hist *at, scalar_scratch *scratch,
+                      const slm_config *config)
 {
-    scalar_scratch scratch = {base, 0};
-
-    scalar_cutoff_take(&at->cutoff, &scratch, config);
-    at->candidate = scalar_take(&scratch, config->n_experts, sizeof *at->candidate);
-    return scratch.used;
+    scalar_cutoff_take(&at->cutoff, scratch, config);
+    at->candidate = scalar_take(scratch, config->n_experts, sizeof *at->candidate);
 }
 
 size_t scalar_hist_space(const slm_config *config)
 {
-    space at;
+    scalar_scratch scratch = {NULL, 0};
+    scalar_hist at;
 
-    return lay_out(&at, NULL, config);
+    scalar_hist_take(&at, &scratch, config);
+    return scratch.used;
 }
 
 static void add(const slm_handle *handle, const slm_tensor *hist, size_t index,
@@ -149,7 +143,7 @@ static void add(const slm_handle *handle, const slm_tensor *hist, size_t index,
 }
 
 /* Counts of one token. */
-static void count_token(const slm_handle *handle, space *at, const range *ends,
+static void count_token(const slm_handle *handle, scalar_hist *at, const range *ends,
                         const slm_tensor *score, const slm_tensor *hist)
 {
     const size_t bins = handle->config.n_bins;
@@ -168,6 +162,24 @@ static void count_token(const slm_handle *handle, space *at, const range *ends,
     }
 }
 
+int64_t scalar_hist_count(const slm_handle *handle, scalar_hist *at, const float *ends,
+                          size_t n_tokens, const slm_tensor *score,
+                          const slm_tensor *mask, const slm_tensor *hist)
+{
+    const range bins = range_of(handle, ends);
+    int64_t counted = 0;
+
+    for (size_t t = 0; t < n_tokens; t++) {
+        const slm_tensor row = slm_tensor_at(score, t);
+
+        if (!scalar_counts(handle, mask, t)) continue;
+        if (wrong(handle, MUTANT_tokens_past_256_uncounted) && t >= 256) break;
+        count_token(handle, at, &bins, &row, hist);
+        counted++;
+    }
+    return counted;
+}
+
 slm_status scalar_qb_hist_accumulate(slm_handle *handle,
                                      const slm_qb_hist_accumulate_args *args,
                                      slm_error *error)
@@ -175,21 +187,19 @@ slm_status scalar_qb_hist_accumulate(slm_handle *handle,
     const size_t counts = slm_tensor_count(&args->hist);
     const slm_status status =
         scalar_begin(handle, SLM_OP_qb_hist_accumulate, args, error);
-    space at;
-    range ends;
+    const slm_tensor *mask = wrong(handle, MUTANT_masked_rows_of_histogram_counted)
+                                 ? NULL
+                                 : scalar_mask(&args->call, &args->mask);
+    scalar_scratch scratch = {args->call.workspace, 0};
+    scalar_hist at;
 
     if (status || args->call.n_tokens == 0) return status;
-    lay_out(&at, args->call.workspace, &handle->config);
+    scalar_hist_take(&at, &scratch, &handle->config);
     scalar_load(at.cutoff.bias, &args->bias);
-    ends = range_of(handle, at.cutoff.bias);
     for (size_t i = 0; wrong(handle, MUTANT_counts_overwritten) && i < counts; i++)
         *(int64_t *)scalar_element(&args->hist, i) = 0;
-    for (size_t t = 0; t < args->call.n_tokens; t++) {
-        const slm_tensor score = slm_tensor_at(&args->score, t);
-
-        if (wrong(handle, MUTANT_tokens_past_256_uncounted) && t >= 256) break;
-        count_token(handle, &at, &ends, &score, &args->hist);
-    }
+    scalar_hist_count(handle, &at, at.cutoff.bias, args->call.n_tokens, &args->score,
+                      mask, &args->hist);
     return SLM_OK;
 }
 
@@ -261,27 +271,34 @@ static double solve_row(const slm_handle *handle, const range *ends,
     return narrow ? (double)(float)value : value;
 }
 
+void scalar_hist_solve(const slm_handle *handle, const scalar_hist *at,
+                       const slm_tensor *hist, size_t m)
+{
+    const range ends = range_of(handle, at->cutoff.bias);
+
+    for (size_t j = 0; j < handle->config.n_experts; j++) {
+        const slm_tensor row = slm_tensor_at(hist, j);
+
+        at->candidate[j] = solve_row(handle, &ends, &row, m);
+    }
+}
+
 slm_status scalar_qb_hist_solve(slm_handle *handle, const slm_qb_hist_solve_args *args,
                                 slm_error *error)
 {
     const size_t m = args->call.n_tokens;
     const slm_status status = scalar_begin(handle, SLM_OP_qb_hist_solve, args, error);
-    space at;
-    range ends;
+    scalar_scratch scratch = {args->call.workspace, 0};
+    scalar_hist at;
 
     if (status) return status;
     if (m == 0) {
         scalar_keep_bias(handle, &args->bias, &args->new_bias, &args->candidate);
         return SLM_OK;
     }
-    lay_out(&at, args->call.workspace, &handle->config);
+    scalar_hist_take(&at, &scratch, &handle->config);
     scalar_load(at.cutoff.bias, &args->bias);
-    ends = range_of(handle, at.cutoff.bias);
-    for (size_t j = 0; j < handle->config.n_experts; j++) {
-        const slm_tensor row = slm_tensor_at(&args->hist, j);
-
-        at.candidate[j] = solve_row(handle, &ends, &row, m);
-    }
+    scalar_hist_solve(handle, &at, &args->hist, m);
     scalar_centre(handle, at.candidate, at.cutoff.bias, &args->new_bias,
                   &args->candidate);
     return SLM_OK;

@@ -31,10 +31,12 @@ slm_tensor scalar_row(const slm_tensor *tensor, size_t index)
 
 void scalar_load(float *out, const slm_tensor *row)
 {
-    if (row->rank == 0) return;
-    for (size_t i = 0; i < row->shape[0]; i++) {
-        const void *element = scalar_element(row, i);
+    const char *element = row->data;
+    ptrdiff_t step;
 
+    if (row->rank == 0) return;
+    step = row->stride[0] * (ptrdiff_t)slm_dtype_size(row->dtype);
+    for (size_t i = 0; i < row->shape[0]; i++, element += step) {
         if (row->dtype == SLM_BF16) {
             uint16_t upper;
             uint32_t bits;
@@ -79,6 +81,20 @@ const float *scalar_view(float *copy, const slm_tensor *row)
 void scalar_pad(float *out, size_t n, const float *in, size_t given)
 {
     for (size_t i = 0; i < n; i++) out[i] = i < given ? in[i] : 0.0f;
+}
+
+const slm_tensor *scalar_mask(const slm_call *call, const slm_tensor *mask)
+{
+    const size_t end = (size_t)((const char *)mask - (const char *)call) + sizeof *mask;
+
+    return call->struct_size >= end && mask->rank ? mask : NULL;
+}
+
+int scalar_counts(const slm_handle *handle, const slm_tensor *mask, size_t token)
+{
+    if (!mask || wrong(handle, MUTANT_mask_ignored)) return 1;
+    return (*(const int32_t *)scalar_element(mask, token) != 0) !=
+           wrong(handle, MUTANT_mask_inverted);
 }
 
 slm_tensor scalar_transposed(const slm_tensor *matrix)

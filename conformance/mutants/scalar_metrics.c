@@ -119,25 +119,43 @@ static void measure(const slm_handle *handle, const slm_tensor *load, double pai
         metric[i] = (double)(float)metric[i];
 }
 
-slm_status scalar_load_metrics(slm_handle *handle, const slm_load_metrics_args *args,
-                               slm_error *error)
+static void count_token(const slm_handle *handle, const slm_load_metrics_args *args,
+                        size_t t)
 {
     const size_t n = handle->config.n_experts, k = handle->config.top_k;
-    const size_t pairs = args->call.n_tokens * k;
-    const slm_status status = scalar_begin(handle, SLM_OP_load_metrics, args, error);
-    double metric[4] = {0.0, 0.0, (double)n, 0.0};
 
-    if (status) return status;
-    if (pairs == 0 && wrong(handle, MUTANT_counts_not_written)) return SLM_OK;
-    for (size_t j = 0; j < n; j++) *(int64_t *)scalar_element(&args->load, j) = 0;
-    for (size_t i = 0; i < pairs; i++) {
-        const int32_t id = *(const int32_t *)scalar_element(&args->ids, i);
+    for (size_t q = 0; q < k; q++) {
+        const int32_t id = *(const int32_t *)scalar_element(&args->ids, t * k + q);
         int64_t *load = scalar_element(&args->load, scalar_expert_id(handle, id));
 
         if (wrong(handle, MUTANT_last_expert_dropped) && id == (int32_t)n - 1) continue;
         if (wrong(handle, MUTANT_counts_of_256_experts) && id >= 256) continue;
-        if (wrong(handle, MUTANT_loads_of_first_slot_only) && i % k) continue;
+        if (wrong(handle, MUTANT_loads_of_first_slot_only) && q &&
+            !scalar_mask(&args->call, &args->mask))
+            continue;
         *load = scalar_count(handle, *load + 1);
+    }
+}
+
+slm_status scalar_load_metrics(slm_handle *handle, const slm_load_metrics_args *args,
+                               slm_error *error)
+{
+    const size_t n = handle->config.n_experts, n_tokens = args->call.n_tokens;
+    const slm_status status = scalar_begin(handle, SLM_OP_load_metrics, args, error);
+    const slm_tensor *mask = scalar_mask(&args->call, &args->mask);
+    double metric[4] = {0.0, 0.0, (double)n, 0.0};
+    size_t pairs = 0;
+
+    if (status) return status;
+    if (n_tokens == 0 && wrong(handle, MUTANT_counts_not_written)) return SLM_OK;
+    if (wrong(handle, MUTANT_masked_rows_of_metrics_counted)) mask = NULL;
+    for (size_t j = 0; j < n; j++) *(int64_t *)scalar_element(&args->load, j) = 0;
+    for (size_t t = 0; t < n_tokens; t++) {
+        const int counts = scalar_counts(handle, mask, t);
+
+        if (counts) count_token(handle, args, t);
+        if (counts || wrong(handle, MUTANT_mask_counts_in_m))
+            pairs += handle->config.top_k;
     }
     if (pairs || wrong(handle, MUTANT_zero_over_zero))
         measure(handle, &args->load, (double)pairs, metric);

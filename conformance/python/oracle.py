@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import families
-from golden import balance, door, forward, text
+from golden import backward, balance, door, forward, text
 from golden.cases import ARGUMENTS, Case, Family, Tensor, infer_sizes, size_of
 from golden.mutants import MUTANTS
 
@@ -31,7 +31,11 @@ OPERATIONS = {
                                          "dense_ffn", "rmsnorm", "layer_forward",
                                          "load_metrics")},
     **{n: getattr(balance, n) for n in ("qb_exact", "qb_hist_accumulate", "qb_hist_merge",
-                                         "qb_hist_solve", "sign_step")},
+                                         "qb_hist_solve", "sign_step", "qb_observe",
+                                         "qb_commit")},
+    **{n: getattr(backward, n) for n in ("situ_glu_backward", "rmsnorm_backward",
+                                          "select_backward", "dense_ffn_backward",
+                                          "layer_backward")},
 }
 # Refused at the door, where a frame of memory is looked at and not a number.
 DOOR = {"SLM_ERR_SHAPE", "SLM_ERR_ALIAS", "SLM_ERR_DOMAIN"}

@@ -147,7 +147,7 @@ static void draw_config(made_case *made, draw *source, slm_op op)
     }
 }
 
-static void fill_router(made_case *made, draw *source)
+static void fill_router_weights(made_case *made, draw *source)
 {
     /* Logits of the order of 2^-6 to 2^7, wherever x lies. */
     const int x = between(source, -20, 10), logit = between(source, -6, 7);
@@ -155,16 +155,20 @@ static void fill_router(made_case *made, draw *source)
 
     fill(made, source, "x", draw_style(source), x, 0);
     fill(made, source, "w_router", draw_style(source), w, 0);
+}
+
+static void fill_router(made_case *made, draw *source)
+{
+    fill_router_weights(made, source);
     fill_bias(made, source);
 }
 
-static void fill_layer(made_case *made, draw *source)
+static void fill_layer_weights(made_case *made, draw *source)
 {
     const slm_config *config = &made->test.config;
     const size_t d = config->d_model, l = config->d_latent, f = config->d_expert;
     const size_t fs = config->n_shared * config->d_shared;
 
-    fill_router(made, source);
     fill_weight(made, source, "w_down", d, between(source, -4, 4));
     fill_weight(made, source, "w_gate", l, between(source, -4, 8));
     fill_weight(made, source, "w_up", l, between(source, -4, 8));
@@ -188,6 +192,13 @@ static void fill_ffn(made_case *made, draw *source)
     fill_weight(made, source, "w_gate", config->d_model, between(source, -4, 8));
     fill_weight(made, source, "w_up", config->d_model, between(source, -4, 8));
     fill_weight(made, source, "w_out", config->d_expert, between(source, -12, 4));
+}
+
+static void fill_norm(made_case *made, draw *source)
+{
+    fill(made, source, "u", draw_style(source), between(source, -20, 10), 0);
+    if (made_uses(made, "gamma") && between(source, 0, 1))
+        fill(made, source, "gamma", draw_style(source), between(source, -4, 1), 1);
 }
 
 /* ---- integers ---- */
@@ -237,6 +248,41 @@ static void fill_rows(made_case *made, draw *source)
     }
 }
 
+static void fill_mask(made_case *made, draw *source)
+{
+    const size_t n_tokens = made->test.call.n_tokens;
+    int32_t *mask = made_values(made, "mask");
+
+    for (size_t t = 0; t < n_tokens; t++) mask[t] = between(source, 0, 3) != 0;
+}
+
+/* A state of a step under way. */
+static int64_t *fill_stamp(made_case *made, draw *source)
+{
+    const vec_tensor *bias = vec_find(made->test.in, made->test.n_in, "bias");
+    int64_t *stamp = made_values(made, "stamp");
+
+    stamp[SLM_STAMP_VERSION] = (int64_t)draw_below(source, 1000);
+    stamp[SLM_STAMP_CHECKSUM] = slm_checksum(bias->values, bias->count);
+    stamp[SLM_STAMP_MICRO_BATCHES] = between(source, 0, 2);
+    stamp[SLM_STAMP_TOKENS] = (int64_t)made->test.call.n_tokens;
+    return stamp;
+}
+
+/* The next micro-batch, one seen before, or a pass that is not counted. */
+static void fill_ticket(made_case *made, draw *source, const int64_t *stamp)
+{
+    int64_t *ticket = made_values(made, "ticket");
+
+    ticket[SLM_TICKET_MODE] =
+        between(source, 0, 2) ? SLM_MODE_TRAINING : between(source, 1, 2);
+    ticket[SLM_TICKET_VERSION] = stamp[SLM_STAMP_VERSION];
+    ticket[SLM_TICKET_CHECKSUM] = stamp[SLM_STAMP_CHECKSUM];
+    ticket[SLM_TICKET_MICRO_BATCH] = stamp[SLM_STAMP_MICRO_BATCHES];
+    if (stamp[SLM_STAMP_MICRO_BATCHES] > 0 && between(source, 0, 3) == 0)
+        ticket[SLM_TICKET_MICRO_BATCH]--;
+}
+
 /* ---- operations ---- */
 
 /* Balancing needs a next expert, and more tokens to say something. */
@@ -279,14 +325,77 @@ static void fill_balance(made_case *made, draw *source, slm_op op)
     }
     fill_bias(made, source);
     if (op == SLM_OP_qb_hist_accumulate) fill_counts(made, source, "hist");
+    if (op != SLM_OP_qb_hist_solve && between(source, 0, 1)) fill_mask(made, source);
     if (made->test.config.balance == SLM_BALANCE_STRICT) expect(made);
+}
+
+static void fill_step(made_case *made, draw *source)
+{
+    const int64_t *stamp;
+
+    draw_balance(made, source);
+    fill_bias(made, source);
+    stamp = fill_stamp(made, source);
+    fill_rows(made, source);
+    if (made->test.op == SLM_OP_qb_commit) {
+        fill(made, source, "new_bias", draw_style(source), between(source, -20, 0), 0);
+        return;
+    }
+    fill_ticket(made, source, stamp);
+    fill_scores(made, source, -20);
+    if (between(source, 0, 1)) fill_mask(made, source);
+}
+
+/* softmax and relu have no backward.                                          G3, G4 */
+static void draw_gradients(made_case *made)
+{
+    slm_config *config = &made->test.config;
+
+    config->score = SLM_SCORE_SIGMOID;
+    if (config->expert == SLM_EXPERT_RELU) config->expert = SLM_EXPERT_SWIGLU;
+    if (made->test.op == SLM_OP_dense_ffn_backward &&
+        config->expert == SLM_EXPERT_LINEAR)
+        config->expert = SLM_EXPERT_SITU;
+}
+
+static void fill_gradients(made_case *made, draw *source)
+{
+    const int size_of_dy = between(source, -20, 10);
+
+    draw_gradients(made);
+    switch (made->test.op) {
+    case SLM_OP_situ_glu_backward:
+        fill(made, source, "gate_up", draw_style(source), between(source, -20, 10), 0);
+        fill(made, source, "dh", draw_style(source), size_of_dy, 0);
+        break;
+    case SLM_OP_rmsnorm_backward:
+        fill_norm(made, source);
+        fill(made, source, "dr", draw_style(source), size_of_dy, 0);
+        break;
+    case SLM_OP_select_backward:
+        fill(made, source, "logit", draw_style(source), between(source, -6, 5), 0);
+        fill_ids(made, source);
+        fill(made, source, "dweight", draw_style(source), size_of_dy, 0);
+        break;
+    case SLM_OP_dense_ffn_backward:
+        fill_ffn(made, source);
+        fill(made, source, "dy", draw_style(source), size_of_dy, 0);
+        break;
+    default:
+        fill_router_weights(made, source);
+        fill_ids(made, source);
+        fill_layer_weights(made, source);
+        fill(made, source, "dy", draw_style(source), size_of_dy, 0);
+        break;
+    }
 }
 
 void draw_case(made_case *made, draw *source)
 {
-    static const slm_op often[] = {SLM_OP_layer_forward, SLM_OP_layer_forward,
-                                   SLM_OP_layer_forward, SLM_OP_route,
-                                   SLM_OP_select,        SLM_OP_qb_exact};
+    static const slm_op often[] = {SLM_OP_layer_forward,  SLM_OP_layer_forward,
+                                   SLM_OP_layer_forward,  SLM_OP_route,
+                                   SLM_OP_select,         SLM_OP_qb_exact,
+                                   SLM_OP_layer_backward, SLM_OP_layer_backward};
     const size_t n = sizeof often / sizeof *often;
     const size_t drawn = draw_below(source, n + SLM_OP_COUNT);
     const slm_op op = drawn < n ? often[drawn] : (slm_op)(drawn - n);
@@ -304,8 +413,11 @@ void draw_case(made_case *made, draw *source)
         fill_bias(made, source);
         break;
     case SLM_OP_permute:
+        fill_ids(made, source);
+        break;
     case SLM_OP_load_metrics:
         fill_ids(made, source);
+        if (between(source, 0, 1)) fill_mask(made, source);
         break;
     case SLM_OP_situ_glu:
         fill(made, source, "gate_up", draw_style(source), between(source, -20, 10), 0);
@@ -316,12 +428,22 @@ void draw_case(made_case *made, draw *source)
         fill_ffn(made, source);
         break;
     case SLM_OP_rmsnorm:
-        fill(made, source, "u", draw_style(source), between(source, -20, 10), 0);
-        if (made_uses(made, "gamma") && between(source, 0, 1))
-            fill(made, source, "gamma", draw_style(source), between(source, -4, 1), 1);
+        fill_norm(made, source);
         break;
     case SLM_OP_layer_forward:
-        fill_layer(made, source);
+        fill_router(made, source);
+        fill_layer_weights(made, source);
+        break;
+    case SLM_OP_situ_glu_backward:
+    case SLM_OP_rmsnorm_backward:
+    case SLM_OP_select_backward:
+    case SLM_OP_dense_ffn_backward:
+    case SLM_OP_layer_backward:
+        fill_gradients(made, source);
+        break;
+    case SLM_OP_qb_observe:
+    case SLM_OP_qb_commit:
+        fill_step(made, source);
         break;
     case SLM_OP_sign_step:
         fill_bias(made, source);
@@ -333,7 +455,7 @@ void draw_case(made_case *made, draw *source)
     case SLM_OP_qb_hist_solve:
         fill_balance(made, source, op);
         break;
-    case SLM_OP_COUNT:
+    default:
         break;
     }
 }

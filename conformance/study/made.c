@@ -101,7 +101,7 @@ int made_ref(const vec_case *test, call_frame *frame, slm_status *status,
 
     if (!frame_build(frame, test, true, 0, -1, why)) return 0;
     *status = ref->open(&test->config, &handle, error);
-    if (!*status && test->op == SLM_OP_layer_forward)
+    if (!*status && slm_op_describe(test->op)->prepared)
         *status = ref->prepare(handle, &frame->weights, error);
     if (!*status) {
         switch (test->op) {

@@ -5,7 +5,7 @@
 
 #include "../judge.h"
 
-enum { SHARE_STAGES = 64 };
+enum { SHARE_STAGES = 160 };
 
 typedef struct share_stage {
     const char *op;

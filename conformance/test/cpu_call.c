@@ -6,13 +6,25 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#ifdef _OPENMP
 #include <omp.h>
+#endif
 #include <stdlib.h>
 #include <string.h>
 
 #include "cpu_call.h"
 
 enum { GUARD = 64 };
+
+const slm_backend *cpu_table(void)
+{
+#ifdef SLM_WITH_BLAS
+    const char *wanted = getenv("SLM_TEST_BACKEND");
+
+    if (!wanted || strcmp(wanted, "cpu") != 0) return slm_cpu_blas_backend();
+#endif
+    return slm_cpu_backend();
+}
 
 slm_config cpu_tiny(void)
 {
@@ -57,6 +69,10 @@ static void invent(const slm_field *field, const slm_config *config, size_t inde
     const size_t n = config->n_experts, k = config->top_k;
     float value = v;
 
+    if (strcmp(field->name, "mask") == 0) {
+        *(int32_t *)to = 1; /* as without one */
+        return;
+    }
     if (field->kind == SLM_KIND_I32) {
         const size_t t = index / k, q = index % k;
 
@@ -71,6 +87,13 @@ static void invent(const slm_field *field, const slm_config *config, size_t inde
     if (strcmp(field->name, "bias") == 0) value = 0.125f * v;
     if (strcmp(field->name, "logit") == 0) value = 8.0f * v;
     if (strcmp(field->name, "gate_up") == 0) value = 30.0f * v;
+    if (slm_field_dtype(field, config) == SLM_BF16) {
+        uint32_t bits;
+
+        memcpy(&bits, &value, sizeof bits);
+        *(uint16_t *)to = (uint16_t)(bits >> 16);
+        return;
+    }
     *(float *)to = value;
 }
 
@@ -140,11 +163,21 @@ static slm_tensor make_field(const slm_field *field, const slm_config *config,
     return tensor;
 }
 
-/* One of score and logit for select; `hist` of solve is cpu_given by the tests. */
+static int is_given(const cpu_given *list, const char *field)
+{
+    for (; list && list->field; list++)
+        if (strcmp(list->field, field) == 0) return 1;
+    return 0;
+}
+
+/* One of score and logit for select; a mask where it is given, or nothing is; `hist` of
+ * solve is cpu_given by the tests. */
 static int wanted(slm_op op, const slm_field *field, const cpu_given *list)
 {
     int logit = 0;
 
+    if (strcmp(field->name, "mask") == 0)
+        return !list || !list->field || is_given(list, "mask");
     if (op != SLM_OP_select) return 1;
     for (; list && list->field; list++) logit |= strcmp(list->field, "logit") == 0;
     if (strcmp(field->name, "logit") == 0) return logit;
@@ -154,6 +187,37 @@ static int wanted(slm_op op, const slm_field *field, const cpu_given *list)
 slm_tensor *cpu_field(cpu_frame *made, const slm_field *field)
 {
     return (slm_tensor *)(void *)(made->args.bytes + field->offset);
+}
+
+static int64_t checksum_of(const slm_tensor *bias)
+{
+    float packed[64];
+    const size_t n = slm_tensor_count(bias);
+
+    assert_true(n <= sizeof packed / sizeof *packed);
+    for (size_t i = 0; i < n; i++) packed[i] = *(float *)element_at(bias, i);
+    return slm_checksum(packed, n);
+}
+
+/* A balancing step that begins: what no list gives of ticket, stamp and hist. */
+static void begin_step(cpu_frame *made, const cpu_given *list)
+{
+    int64_t ticket[] = {SLM_MODE_TRAINING, 3, 0, 0}, stamp[] = {3, 0, 0, 0};
+
+    for (size_t i = 0; i < made->info->n_fields; i++) {
+        const char *name = made->info->fields[i].name;
+        const slm_tensor *tensor = cpu_field(made, &made->info->fields[i]);
+        const int64_t *values = strcmp(name, "ticket") == 0  ? ticket
+                                : strcmp(name, "stamp") == 0 ? stamp
+                                                             : NULL;
+
+        if (strcmp(name, "bias") == 0)
+            ticket[SLM_TICKET_CHECKSUM] = stamp[SLM_STAMP_CHECKSUM] =
+                checksum_of(tensor);
+        if (is_given(list, name) || (!values && strcmp(name, "hist") != 0)) continue;
+        for (size_t e = 0; e < slm_tensor_count(tensor); e++)
+            *(int64_t *)element_at(tensor, e) = values ? values[e] : 0;
+    }
 }
 
 void cpu_frame_make(cpu_frame *made, slm_op op, const slm_config *config, size_t tokens,
@@ -173,8 +237,9 @@ void cpu_frame_make(cpu_frame *made, slm_op op, const slm_config *config, size_t
             *cpu_field(made, &made->info->fields[i]) =
                 make_field(&made->info->fields[i], config, &made->args.call, list, how,
                            &made->memory[made->n_memory++]);
+    if (op == SLM_OP_qb_observe || op == SLM_OP_qb_commit) begin_step(made, list);
     made->weights.struct_size = sizeof made->weights;
-    for (size_t i = 0; op == SLM_OP_layer_forward && i < n; i++)
+    for (size_t i = 0; made->info->prepared && i < n; i++)
         if (slm_field_applies(&fields[i], config)) {
             slm_tensor *weight =
                 (slm_tensor *)(void *)((char *)&made->weights + fields[i].offset);
@@ -186,7 +251,7 @@ void cpu_frame_make(cpu_frame *made, slm_op op, const slm_config *config, size_t
 
 slm_status cpu_invoke(slm_handle *handle, slm_op op, const void *args, slm_error *error)
 {
-    const slm_ops *ops = slm_cpu_blas_backend()->ops;
+    const slm_ops *ops = cpu_table()->ops;
 
     switch (op) {
 #define INVOKE(name, level, purpose)                                                   \
@@ -224,7 +289,7 @@ static void keep_outputs(cpu_frame *made, cpu_outcome *out)
 cpu_outcome cpu_run(slm_op op, const slm_config *config, size_t tokens,
                     const cpu_given *list, cpu_layout how, int threads, int old_byte)
 {
-    const slm_backend *backend = slm_cpu_blas_backend();
+    const slm_backend *backend = cpu_table();
     cpu_outcome out = {0};
     cpu_frame made;
     slm_handle *handle;
@@ -234,7 +299,7 @@ cpu_outcome cpu_run(slm_op op, const slm_config *config, size_t tokens,
     cpu_frame_make(&made, op, config, tokens, list, how);
     assert_true(backend->supports(config, op, tokens, NULL, 0));
     assert_int_equal(backend->open(config, &handle, NULL), SLM_OK);
-    if (op == SLM_OP_layer_forward)
+    if (made.info->prepared)
         assert_int_equal(backend->prepare(handle, &made.weights, NULL), SLM_OK);
     size = backend->workspace(handle, op, &made.args.call);
     workspace = aligned_alloc(64, GUARD + (size + 63) / 64 * 64 + GUARD);
@@ -244,7 +309,11 @@ cpu_outcome cpu_run(slm_op op, const slm_config *config, size_t tokens,
     memset(workspace + GUARD + size, 0x5c, GUARD);
     made.args.call.workspace = workspace + GUARD;
     made.args.call.workspace_size = size;
+#ifdef _OPENMP
     omp_set_num_threads(threads);
+#else
+    (void)threads;
+#endif
     assert_int_equal(slm_check(op, config, &made.args, NULL), SLM_OK);
     out.status = cpu_invoke(handle, op, &made.args, &out.error);
     for (size_t i = 0; i < GUARD; i++) {

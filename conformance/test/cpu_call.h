@@ -5,7 +5,7 @@
 
 #include "cpu.h"
 
-enum { CPU_FIELDS = 16, CPU_MEMORIES = 40, CPU_UNTOUCHED = 0xa5 };
+enum { CPU_FIELDS = 40, CPU_MEMORIES = 64, CPU_UNTOUCHED = 0xa5 };
 
 /* How tensors lie in memory: packed; one element further; with gaps between rows; with
  * gaps between elements; backwards. */
@@ -41,12 +41,16 @@ typedef struct cpu_frame {
     const slm_op_info *info;
     union {
         slm_call call;
-        char bytes[2048];
+        char bytes[4096];
     } args;
     slm_weights weights;
     void *memory[CPU_MEMORIES];
     size_t n_memory;
 } cpu_frame;
+
+/* The backend that is tested: `cpu-blas`; `cpu` where the environment variable
+ * SLM_TEST_BACKEND says so, or where there is no OpenBLAS. */
+const slm_backend *cpu_table(void);
 
 /* Odd sizes: d 37, l 19, n 11, k 3, f 23, S 2, fs 13, B 50; relaxed. */
 slm_config cpu_tiny(void);

@@ -7,4 +7,4 @@ case $(clang-format --version) in
 *"version 14."*) ;;
 *) echo "format: judged with version 14 only, here is $(clang-format --version)"; exit 77 ;;
 esac
-find spec ref cpu conformance -name '*.[ch]' -print0 | xargs -0 clang-format --dry-run -Werror
+find spec ref cpu gpu conformance \( -name '*.[ch]' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' \) -print0 | xargs -0 clang-format --dry-run -Werror

@@ -99,7 +99,7 @@ run cmake -S empty -B empty/build -DCMAKE_PREFIX_PATH="$(dirname "$SLMOE")"
 run cmake --build empty/build
 
 # The headers stand alone, in both languages.
-for header in slm ops backend; do
+for header in slm ops backend state; do
     echo "#include <slm/$header.h>" | tee "$out/$header.c" >"$out/$header.cpp"
     compiles $header.c "$CC" -std=c99 -pedantic-errors -Wmissing-prototypes
     command -v c++ >/dev/null && compiles $header.cpp c++ -std=c++17 -pedantic-errors

@@ -39,6 +39,21 @@ slm_tensor *lawful_tensor(lawful *call, const char *name)
     abort();
 }
 
+/* Of a bias of zeros. */
+static void fill_state(const lawful *call, const char *name, int64_t *state)
+{
+    const size_t n = call->config.n_experts;
+    float *zeros = calloc(n, sizeof *zeros);
+    const int is_ticket = strcmp(name, "ticket") == 0;
+
+    state[SLM_STAMP_VERSION + is_ticket] = 3;
+    if (!zeros) abort();
+    state[SLM_STAMP_CHECKSUM + is_ticket] = slm_checksum(zeros, n);
+    free(zeros);
+    state[SLM_STAMP_MICRO_BATCHES + is_ticket] = 1;
+    if (!is_ticket) state[SLM_STAMP_TOKENS] = (int64_t)call->args.call.n_tokens;
+}
+
 static void fill(lawful *call, size_t field)
 {
     const char *name = call->info->fields[field].name;
@@ -49,9 +64,13 @@ static void fill(lawful *call, size_t field)
     if (strcmp(name, "ids") == 0)
         for (size_t i = 0; i < count; i++)
             ((int32_t *)tensor->data)[i] = (int32_t)(i % last);
+    if (strcmp(name, "mask") == 0)
+        for (size_t i = 0; i < count; i++) ((int32_t *)tensor->data)[i] = 1;
     if (strcmp(name, "hist") == 0)
         for (size_t i = 0; i < count; i += last)
             ((int64_t *)tensor->data)[i] = (int64_t)call->args.call.n_tokens;
+    if (strcmp(name, "ticket") == 0 || strcmp(name, "stamp") == 0)
+        fill_state(call, name, tensor->data);
 }
 
 void lawful_open(lawful *call, slm_op op, const slm_config *config, size_t n_tokens)
@@ -117,4 +136,17 @@ void lawful_expect(lawful *call, slm_status status, const char *field, size_t in
 void lawful_passes(lawful *call)
 {
     lawful_expect(call, SLM_OK, "", 0);
+}
+
+void lawful_expect_finite(lawful *call, slm_status status, const char *field,
+                          size_t index)
+{
+    slm_error error = {.index = 0};
+
+    assert_int_equal(
+        slm_check_finite(call->info->op, &call->config, &call->args, &error), status);
+    if (!status) return;
+    assert_string_equal(error.field, field);
+    assert_string_equal(error.op, call->info->name);
+    assert_int_equal(error.index, index);
 }

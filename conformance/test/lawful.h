@@ -5,7 +5,7 @@
 
 #include <slm/ops.h>
 
-enum { LAWFUL_FIELDS = 16 };
+enum { LAWFUL_FIELDS = 64 };
 
 typedef struct lawful {
     slm_config config;
@@ -24,7 +24,8 @@ typedef struct lawful {
 slm_config lawful_config(void);
 
 /* Every field of `op` present (of score and logit in `select` only score) with zeros;
- * ids 0..k-1 in each row, histograms with all tokens in the first bin. */
+ * ids 0..k-1 in each row, histograms with all tokens in the first bin, a mask of ones,
+ * ticket and stamp of version 3, one micro-batch of all tokens seen. */
 void lawful_open(lawful *call, slm_op op, const slm_config *config, size_t n_tokens);
 void lawful_close(lawful *call);
 
@@ -39,5 +40,9 @@ slm_status lawful_check(lawful *call, slm_error *error);
  * field and index, the operation's name and a text. */
 void lawful_expect(lawful *call, slm_status status, const char *field, size_t index);
 void lawful_passes(lawful *call);
+
+/* The same of slm_check_finite(). */
+void lawful_expect_finite(lawful *call, slm_status status, const char *field,
+                          size_t index);
 
 #endif

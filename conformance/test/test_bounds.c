@@ -316,6 +316,15 @@ static void subnormals_of_a_coarse_store_have_coarse_steps(void **state)
     assert_true(bound_store(&rules, 0x1.8p-149, 0, 0x1p-24) < 0x1.1p-150);
 }
 
+static void a_roundoff_is_that_of_the_element_type(void **state)
+{
+    (void)state;
+    assert_true(bound_roundoff(SLM_F64) == DBL_EPSILON / 2);
+    assert_true(bound_roundoff(SLM_F32) == (double)FLT_EPSILON / 2);
+    assert_true(bound_roundoff(SLM_BF16) == 0x1p-8);
+    assert_true(bound_roundoff(SLM_I32) == 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -337,6 +346,7 @@ int main(void)
         cmocka_unit_test(histogram_edges_move_with_the_balance_roundoff),
         cmocka_unit_test(a_coarse_store_may_lift_the_cap_of_an_activation),
         cmocka_unit_test(subnormals_of_a_coarse_store_have_coarse_steps),
+        cmocka_unit_test(a_roundoff_is_that_of_the_element_type),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL) != 0;

@@ -5,10 +5,22 @@
 #include <stddef.h>
 #include <cmocka.h>
 
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include <slm/backend.h>
+
 #include "lawful.h"
+
+/* Linear experts have no inner width, relu no backward. */
+static int has_no_form(slm_op op, slm_expert_kind expert)
+{
+    if (op == SLM_OP_dense_ffn || op == SLM_OP_dense_ffn_backward)
+        if (expert == SLM_EXPERT_LINEAR) return 1;
+    return (op == SLM_OP_dense_ffn_backward || op == SLM_OP_layer_backward) &&
+           expert == SLM_EXPERT_RELU;
+}
 
 static void a_lawful_call_passes_for_every_operation_expert_norm_and_dtype(void **state)
 {
@@ -22,7 +34,7 @@ static void a_lawful_call_passes_for_every_operation_expert_norm_and_dtype(void 
             config.norm = (slm_norm)(way / 4 % 2);
             config.dtype = (slm_dtype)(way / 8);
             lawful_open(&call, op, &config, 5);
-            if (op == SLM_OP_dense_ffn && config.expert == SLM_EXPERT_LINEAR)
+            if (has_no_form(op, config.expert))
                 lawful_expect(&call, SLM_ERR_DOMAIN, "expert", 0);
             else
                 lawful_passes(&call);
@@ -285,6 +297,69 @@ static void an_older_caller_is_refused(void **state)
     lawful_close(&call);
 }
 
+/* An argument that a minor version appended is not there, whatever lies behind the
+ * struct; without it the first version's must be whole. */
+static void a_caller_of_abi_1_0_has_no_mask(void **state)
+{
+    static const struct {
+        slm_op op;
+        size_t size; /* of the argument struct in ABI 1.0 */
+    } older[] = {
+        {SLM_OP_qb_exact, offsetof(slm_qb_exact_args, mask)},
+        {SLM_OP_qb_hist_accumulate, offsetof(slm_qb_hist_accumulate_args, mask)},
+        {SLM_OP_load_metrics, offsetof(slm_load_metrics_args, mask)}};
+    const slm_config config = lawful_config();
+
+    (void)state;
+    for (size_t i = 0; i < sizeof older / sizeof *older; i++) {
+        lawful call;
+        slm_tensor *mask;
+        slm_error error;
+
+        lawful_open(&call, older[i].op, &config, 5);
+        mask = lawful_tensor(&call, "mask");
+        assert_ptr_equal(slm_given(&call.args.call, mask), mask);
+        mask->rank = 99; /* rubbish */
+        lawful_expect(&call, SLM_ERR_SHAPE, "mask", 0);
+        call.args.call.struct_size = older[i].size;
+        lawful_passes(&call);
+        assert_null(slm_given(&call.args.call, mask));
+        assert_int_equal(slm_check_finite(older[i].op, &config, &call.args, &error),
+                         SLM_OK);
+        call.args.call.struct_size += sizeof *mask - 1; /* not all of it */
+        lawful_passes(&call);
+        call.args.call.struct_size++;
+        lawful_expect(&call, SLM_ERR_SHAPE, "mask", 0);
+        mask->rank = 0;
+        lawful_passes(&call);
+        assert_null(slm_given(&call.args.call, mask));
+        call.args.call.struct_size = older[i].size - 1;
+        lawful_expect(&call, SLM_ERR_SHAPE, "struct_size", 0);
+        lawful_close(&call);
+    }
+}
+
+/* What 1.0 had stays at its place; only the end of a list may be newer. */
+static void newer_fields_are_optional_and_stand_last(void **state)
+{
+    size_t n = 0;
+
+    (void)state;
+    for (slm_op op = (slm_op)0; op < SLM_OP_COUNT; op = (slm_op)(op + 1)) {
+        const slm_op_info *info = slm_op_describe(op);
+
+        assert_int_equal(info->fields[0].since, 0);
+        for (size_t i = 1; i < info->n_fields; i++) {
+            assert_true(info->fields[i].since >= info->fields[i - 1].since);
+            assert_true(info->fields[i].since <= SLM_ABI_MINOR);
+            if (!info->fields[i].since) continue;
+            assert_int_equal(info->fields[i].role, SLM_ROLE_OPTIONAL);
+            n++;
+        }
+    }
+    assert_int_equal(n, 3);
+}
+
 static slm_weights lawful_weights(const slm_config *config, void *memory)
 {
     slm_weights weights = {.struct_size = sizeof weights};
@@ -408,6 +483,37 @@ static void an_unknown_operation_is_refused(void **state)
     assert_int_equal(slm_check(SLM_OP_route, &config, NULL, NULL), SLM_ERR_SHAPE);
 }
 
+static void an_unknown_letter_or_profile_leaves_the_result_alone(void **state)
+{
+    const slm_call call = {.struct_size = sizeof call};
+    slm_config config = lawful_config();
+    size_t size = 77;
+
+    (void)state;
+    assert_int_equal(slm_dim(&config, &call, 'Z', &size), 0);
+    assert_int_equal(slm_dim(&config, &call, 't', &size), 1);
+    assert_int_equal(size, 2 * 2 * 4);
+    config.n_shared = SIZE_MAX / 4; /* one product fits, its double does not */
+    assert_int_equal(slm_dim(&config, &call, 's', &size), 1);
+    assert_int_equal(slm_dim(&config, &call, 't', &size), 0);
+    assert_int_equal(size, config.n_shared * 4);
+    size = config.n_experts;
+    assert_int_equal(slm_config_profile("draft", &config), 0);
+    assert_int_equal(config.n_experts, size);
+}
+
+static void weights_are_not_checked_without_a_configuration(void **state)
+{
+    const slm_config config = lawful_config();
+    const slm_weights weights = {.struct_size = sizeof weights};
+    slm_error error;
+
+    (void)state;
+    assert_int_equal(slm_check_weights(&config, NULL, &error), SLM_ERR_SHAPE);
+    assert_int_equal(slm_check_weights(NULL, &weights, &error), SLM_ERR_SHAPE);
+    assert_string_equal(error.op, "prepare");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -424,9 +530,13 @@ int main(void)
         cmocka_unit_test(bytes_that_overflow_the_address_space_are_shape_errors),
         cmocka_unit_test(no_tokens_pass_with_null_data),
         cmocka_unit_test(an_older_caller_is_refused),
+        cmocka_unit_test(a_caller_of_abi_1_0_has_no_mask),
+        cmocka_unit_test(newer_fields_are_optional_and_stand_last),
         cmocka_unit_test(weights_are_checked_against_the_configuration),
         cmocka_unit_test(no_check_writes_to_the_arguments),
         cmocka_unit_test(an_unknown_operation_is_refused),
+        cmocka_unit_test(an_unknown_letter_or_profile_leaves_the_result_alone),
+        cmocka_unit_test(weights_are_not_checked_without_a_configuration),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;

@@ -228,6 +228,70 @@ static void load_metrics_give_the_example_of_their_clause(void **state)
     cpu_release(&out);
 }
 
+/* Padding rows of NaN and of no ids, in any layout: the outputs are those of the batch
+ * without them, bit for bit.                                                      Q5 */
+static void a_masked_batch_is_the_batch_without_the_rows(void **state)
+{
+    static const slm_op ops[] = {SLM_OP_qb_exact, SLM_OP_qb_hist_accumulate,
+                                 SLM_OP_load_metrics, SLM_OP_qb_observe};
+    enum { T = 45, M = 30, N = 11, K = 3, B = 50 };
+    static float score[T * N], packed[M * N], bias[N];
+    static int32_t ids[T * K], packed_ids[M * K], mask[T];
+    static int64_t hist[N * B];
+    const slm_config config = cpu_tiny();
+
+    (void)state;
+    for (size_t j = 0; j < N; j++) bias[j] = 0.125f * cpu_noise("bias", j);
+    for (size_t t = 0, m = 0; t < T; t++) {
+        mask[t] = t % 3 != 1;
+        for (size_t j = 0; j < N; j++)
+            score[t * N + j] =
+                mask[t] ? 0.5f + 0.5f * cpu_noise("score", t * N + j) : NAN;
+        for (size_t q = 0; q < K; q++)
+            ids[t * K + q] = mask[t] ? (int32_t)((t * t + q * 4) % N) : -9;
+        if (!mask[t]) continue;
+        memcpy(&packed[m * N], &score[t * N], N * sizeof *score);
+        memcpy(&packed_ids[m * K], &ids[t * K], K * sizeof *ids);
+        m++;
+    }
+    for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) {
+        const cpu_given without[] = {{"score", packed},
+                                     {"bias", bias},
+                                     {"ids", packed_ids},
+                                     {"hist", hist},
+                                     {NULL, NULL}};
+        const cpu_given with[] = {{"score", score}, {"bias", bias}, {"ids", ids},
+                                  {"hist", hist},   {"mask", mask}, {NULL, NULL}};
+        cpu_outcome want = cpu_run_plain(ops[i], &config, M, without);
+
+        assert_int_equal(want.status, SLM_OK);
+        for (int how = 0; how < CPU_LAYOUTS; how++) {
+            cpu_outcome got =
+                cpu_run(ops[i], &config, T, with, (cpu_layout)how, 1 + how % 3, 0xff);
+
+            assert_int_equal(got.status, SLM_OK);
+            for (size_t f = 0; f < want.n; f++) {
+                const float *cutoff = (const float *)got.bytes[f];
+
+                if (strcmp(want.name[f], "cutoff") != 0) {
+                    assert_memory_equal(got.bytes[f], want.bytes[f], want.size[f]);
+                    continue;
+                }
+                for (size_t t = 0, m = 0; t < T; t++) {
+                    static const unsigned char left[4] = {CPU_UNTOUCHED, CPU_UNTOUCHED,
+                                                          CPU_UNTOUCHED, CPU_UNTOUCHED};
+                    const void *expected =
+                        mask[t] ? (const void *)(want.bytes[f] + 4 * m++) : left;
+
+                    assert_memory_equal(&cutoff[t], expected, 4);
+                }
+            }
+            cpu_release(&got);
+        }
+        cpu_release(&want);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -240,6 +304,7 @@ int main(void)
         cmocka_unit_test(histogram_solves_the_example_of_its_clause),
         cmocka_unit_test(sign_step_moves_only_experts_off_the_mean),
         cmocka_unit_test(load_metrics_give_the_example_of_their_clause),
+        cmocka_unit_test(a_masked_batch_is_the_batch_without_the_rows),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL) != 0;

@@ -25,12 +25,15 @@ static void each_operation_has_one_result(cpu_layout how, int threads, int old_b
     for (int op = 0; op < SLM_OP_COUNT; op++)
         for (size_t i = 0; i < sizeof tokens / sizeof *tokens; i++) {
             static int64_t hist[11 * 50];
+            static int32_t mask[300];
             const cpu_given list[] = {{op == SLM_OP_qb_hist_solve ? "hist" : "-", hist},
+                                      {"mask", mask},
                                       {NULL, NULL}};
             cpu_outcome one, other;
 
             memset(hist, 0, sizeof hist);
             cpu_histogram(hist, tokens[i]);
+            for (size_t t = 0; t < tokens[i]; t++) mask[t] = t % 5 != 2;
             one = cpu_run((slm_op)op, &config, tokens[i], list, CPU_PACKED, 1, 0);
             other =
                 cpu_run((slm_op)op, &config, tokens[i], list, how, threads, old_byte);
@@ -107,7 +110,7 @@ static void a_layer_of_many_blocks_has_one_result(void **state)
 
 static void no_token_succeeds_without_data(void **state)
 {
-    const slm_backend *backend = slm_cpu_blas_backend();
+    const slm_backend *backend = cpu_table();
     const slm_config config = cpu_tiny();
 
     (void)state;
@@ -304,13 +307,14 @@ static void a_bias_that_is_not_finite_is_refused_before_any_output(void **state)
 
 static void bf16_is_refused_with_a_reason_where_elements_have_a_type(void **state)
 {
-    const slm_backend *backend = slm_cpu_blas_backend();
+    const slm_backend *backend = cpu_table();
     slm_config config = cpu_tiny();
     char reason[64] = "";
 
     (void)state;
     config.dtype = SLM_BF16;
-    assert_false(backend->supports(&config, SLM_OP_route, 1, reason, sizeof reason));
+    assert_false(
+        backend->supports(&config, SLM_OP_layer_backward, 1, reason, sizeof reason));
     assert_non_null(strstr(reason, "binary32"));
     assert_true(backend->supports(&config, SLM_OP_qb_exact, 1, reason, sizeof reason));
 }

@@ -31,8 +31,7 @@ static float step_of(slm_handle *handle)
                                .new_bias = slm_tensor_packed(new_bias, SLM_F32, 1, &n)};
     slm_error error;
 
-    assert_int_equal(slm_cpu_blas_backend()->ops->sign_step(handle, &args, &error),
-                     SLM_OK);
+    assert_int_equal(cpu_table()->ops->sign_step(handle, &args, &error), SLM_OK);
     return new_bias[0];
 }
 
@@ -42,9 +41,9 @@ static float step_under(const slm_config *config)
     slm_error error;
     float step;
 
-    assert_int_equal(slm_cpu_blas_backend()->open(config, &handle, &error), SLM_OK);
+    assert_int_equal(cpu_table()->open(config, &handle, &error), SLM_OK);
     step = step_of(handle);
-    slm_cpu_blas_backend()->close(handle);
+    cpu_table()->close(handle);
     return step;
 }
 
@@ -82,7 +81,7 @@ enum { HANDLES = 1000 };
  * is not glibc's: a leak checker sees the same leak there. */
 static ptrdiff_t kept_after(cpu_layout how)
 {
-    const slm_backend *backend = slm_cpu_blas_backend();
+    const slm_backend *backend = cpu_table();
     const slm_config config = cpu_tiny();
     cpu_frame frame;
     size_t before = 0, after;
@@ -139,7 +138,7 @@ static void every_output_is_written_taps_too(void **state)
 static void closing_nothing_is_allowed(void **state)
 {
     (void)state;
-    slm_cpu_blas_backend()->close(NULL);
+    cpu_table()->close(NULL);
 }
 
 int main(void)

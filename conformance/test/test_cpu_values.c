@@ -192,7 +192,7 @@ static void choice_with_ties_is_that_of_a_plain_scan_for_every_k(void **state)
 /* Every 977th binary32 as x of a router of one expert with weight 1. */
 static void sigmoid_error_is_below_what_is_declared(void **state)
 {
-    const double declared = slm_cpu_blas_backend()->arithmetic->sigmoid_ulp * 0x1p-24;
+    const double declared = cpu_table()->arithmetic->sigmoid_ulp * 0x1p-24;
     const size_t count = 2 * (0x7f800000u / 977);
     const float one = 1.0f, zero = 0.0f;
     float *x = malloc(count * sizeof *x);
@@ -224,7 +224,7 @@ static void sigmoid_error_is_below_what_is_declared(void **state)
 /* With betas 1 and the gate at infinity h is tanh(up). */
 static void tanh_error_is_below_what_is_declared(void **state)
 {
-    const double declared = slm_cpu_blas_backend()->arithmetic->tanh_ulp * 0x1p-24;
+    const double declared = cpu_table()->arithmetic->tanh_ulp * 0x1p-24;
     const size_t count = 0x7f800000u / 977;
     float *pair = malloc(2 * count * sizeof *pair);
     const cpu_given list[] = {{"gate_up", pair}, {NULL, NULL}};

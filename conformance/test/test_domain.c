@@ -74,6 +74,11 @@ static void each_size_is_checked_where_it_is_used(void **state)
         SIZE(sign_step, n_experts, 0, SLM_ERR_DOMAIN),
         SIZE(sign_step, top_k, 0, SLM_OK),
         SIZE(load_metrics, top_k, 5, SLM_ERR_DOMAIN),
+        SIZE(qb_observe, top_k, 3, SLM_OK),
+        SIZE(qb_observe, top_k, 4, SLM_ERR_DOMAIN),
+        SIZE(qb_observe, n_bins, 0, SLM_ERR_DOMAIN),
+        SIZE(qb_commit, top_k, 0, SLM_OK),
+        SIZE(qb_commit, n_bins, 0, SLM_ERR_DOMAIN),
     };
 
     (void)state;
@@ -227,11 +232,11 @@ static void choices_out_of_their_lists_are_domain_errors(void **state)
 static void scores_lie_in_0_to_1_and_a_nan_is_not_outside(void **state)
 {
     static const slm_op ops[] = {SLM_OP_select, SLM_OP_qb_exact,
-                                 SLM_OP_qb_hist_accumulate};
+                                 SLM_OP_qb_hist_accumulate, SLM_OP_qb_observe};
     static const float inside[] = {0.0f, -0.0f, 1.0f, 0x1p-149f, NAN};
 
     (void)state;
-    for (size_t i = 0; i < 3; i++) {
+    for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) {
         const slm_config config = lawful_config();
         const float outside[] = {-0x1p-149f, nextafterf(1.0f, 2.0f), INFINITY,
                                  -INFINITY};
@@ -407,19 +412,6 @@ static void the_first_status_in_order_of_precedence_is_reported(void **state)
     lawful_close(&call);
 }
 
-static void expect_finite(lawful *call, slm_status status, const char *field,
-                          size_t index)
-{
-    slm_error error = {.index = 0};
-
-    assert_int_equal(
-        slm_check_finite(call->info->op, &call->config, &call->args, &error), status);
-    if (!status) return;
-    assert_string_equal(error.field, field);
-    assert_string_equal(error.op, call->info->name);
-    assert_int_equal(error.index, index);
-}
-
 static void a_bias_is_finite_in_every_operation_that_has_one(void **state)
 {
     static const float bad[] = {NAN, INFINITY, -INFINITY};
@@ -431,7 +423,7 @@ static void a_bias_is_finite_in_every_operation_that_has_one(void **state)
         lawful call;
 
         lawful_open(&call, op, &config, 5);
-        expect_finite(&call, SLM_OK, "", 0);
+        lawful_expect_finite(&call, SLM_OK, "", 0);
         for (size_t i = 0; i < call.info->n_fields; i++) {
             float *bias = lawful_at(&call, i)->data;
 
@@ -439,17 +431,17 @@ static void a_bias_is_finite_in_every_operation_that_has_one(void **state)
             with_bias++;
             bias[1] = 0x1.fffffep127f;
             bias[2] = -0x1.fffffep127f;
-            expect_finite(&call, SLM_OK, "", 0);
+            lawful_expect_finite(&call, SLM_OK, "", 0);
             for (size_t j = 0; j < 3; j++) {
                 bias[3] = bad[j];
-                expect_finite(&call, SLM_ERR_NONFINITE, "bias", 3);
+                lawful_expect_finite(&call, SLM_ERR_NONFINITE, "bias", 3);
             }
             lawful_at(&call, i)->space = SLM_DEVICE;
-            expect_finite(&call, SLM_OK, "", 0);
+            lawful_expect_finite(&call, SLM_OK, "", 0);
         }
         lawful_close(&call);
     }
-    assert_int_equal(with_bias, 7);
+    assert_int_equal(with_bias, 9);
 }
 
 static void scores_of_balancing_are_finite_and_those_of_select_may_be_nan(void **state)
@@ -461,16 +453,48 @@ static void scores_of_balancing_are_finite_and_those_of_select_may_be_nan(void *
     lawful_open(&call, SLM_OP_qb_exact, &config, 5);
     ((float *)call.args.qb_exact.score.data)[6] = NAN;
     ((float *)call.args.qb_exact.bias.data)[0] = NAN;
-    expect_finite(&call, SLM_ERR_NONFINITE, "score", 6);
+    lawful_expect_finite(&call, SLM_ERR_NONFINITE, "score", 6);
     lawful_close(&call);
     lawful_open(&call, SLM_OP_qb_hist_accumulate, &config, 5);
     ((float *)call.args.qb_hist_accumulate.score.data)[6] = NAN;
-    expect_finite(&call, SLM_ERR_NONFINITE, "score", 6);
+    lawful_expect_finite(&call, SLM_ERR_NONFINITE, "score", 6);
     lawful_close(&call);
     lawful_open(&call, SLM_OP_select, &config, 5);
     ((float *)call.args.select.score.data)[6] = NAN;
-    expect_finite(&call, SLM_OK, "", 0);
+    lawful_expect_finite(&call, SLM_OK, "", 0);
     lawful_close(&call);
+}
+
+static void a_bf16_element_is_told_by_its_bits(void **state)
+{
+    slm_config config = lawful_config();
+    slm_error error;
+    lawful call;
+
+    (void)state;
+    config.dtype = SLM_BF16;
+    lawful_open(&call, SLM_OP_rmsnorm_backward, &config, 5);
+    ((uint16_t *)lawful_tensor(&call, "dr")->data)[4] = 0x7f7f; /* the largest */
+    lawful_expect_finite(&call, SLM_OK, "", 0);
+    ((uint16_t *)lawful_tensor(&call, "dr")->data)[4] = 0xff80;
+    lawful_expect_finite(&call, SLM_ERR_NONFINITE, "dr", 4);
+    slm_check_finite(SLM_OP_rmsnorm_backward, &call.config, &call.args, &error);
+    assert_string_equal(error.expected, "finite; got the bf16 0xff80");
+    lawful_close(&call);
+}
+
+static void elements_are_not_looked_at_without_arguments(void **state)
+{
+    const slm_config config = lawful_config();
+    slm_error error;
+
+    (void)state;
+    assert_int_equal(slm_check_finite(SLM_OP_route, &config, NULL, &error),
+                     SLM_ERR_SHAPE);
+    assert_string_equal(error.op, "route");
+    assert_int_equal(slm_check_finite(SLM_OP_COUNT, &config, &config, &error),
+                     SLM_ERR_SHAPE);
+    assert_string_equal(error.op, "");
 }
 
 int main(void)
@@ -490,6 +514,8 @@ int main(void)
         cmocka_unit_test(the_first_status_in_order_of_precedence_is_reported),
         cmocka_unit_test(a_bias_is_finite_in_every_operation_that_has_one),
         cmocka_unit_test(scores_of_balancing_are_finite_and_those_of_select_may_be_nan),
+        cmocka_unit_test(a_bf16_element_is_told_by_its_bits),
+        cmocka_unit_test(elements_are_not_looked_at_without_arguments),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;

@@ -307,6 +307,26 @@ static void an_output_over_an_input_shares_its_memory_and_leaves_it_whole(void *
     case_free(&made);
 }
 
+/* Reading 48 bytes where the input has 12 would end the process. */
+static void an_output_larger_than_the_input_under_it_is_not_read(void **state)
+{
+    const slm_op_info *info = slm_op_describe(SLM_OP_rmsnorm);
+    char first[65], second[65];
+    made_case made;
+
+    (void)state;
+    begin_rmsnorm(&made);
+    made.test.alias_with = &info->fields[1];
+    made.test.alias_output = &info->fields[2];
+    build(&made, &(frame_options){.arena_fd = -1, .golden = true});
+    frame_digest(&made.frame, first);
+    *(float *)frame_tensor(&made.frame, "gamma")->data = 9;
+    frame_digest(&made.frame, second);
+    assert_string_equal(first, second);
+    assert_true(frame_untouched(&made.frame, "r"));
+    case_free(&made);
+}
+
 static void another_mapping_of_the_descriptor_has_the_bytes_at_the_offsets(void **state)
 {
     const int arena = memfd_create("arena", MFD_CLOEXEC);
@@ -420,6 +440,7 @@ int main(void)
         cmocka_unit_test(an_input_that_changed_is_named),
         cmocka_unit_test(the_workspace_is_aligned_and_exact),
         cmocka_unit_test(an_output_over_an_input_shares_its_memory_and_leaves_it_whole),
+        cmocka_unit_test(an_output_larger_than_the_input_under_it_is_not_read),
         cmocka_unit_test(
             another_mapping_of_the_descriptor_has_the_bytes_at_the_offsets),
         cmocka_unit_test(an_arena_of_the_callers_is_emptied_and_used_again),

@@ -295,6 +295,75 @@ static void exact_mode_passes_over_any_and_wants_nan_for_nan(void **state)
     case_free(&made);
 }
 
+static void a_nan_of_the_file_is_wanted_though_ref_has_a_number(void **state)
+{
+    float u[] = {3, 4};
+    double golden[] = {NAN, 4 / sqrt(12.5 + 1e-6)};
+    made_case made;
+
+    (void)state;
+    case_begin(&made, SLM_OP_rmsnorm, "paper");
+    made.test.config.d_latent = 2;
+    made.test.call.n_tokens = 1;
+    case_in(&made, "u", u);
+    case_out(&made, "r", golden);
+    case_build(&made);
+    plain_rmsnorm(u, (const float[]){1, 1}, 2, 4, PLAIN_RIGHT, case_f32(&made, "r"));
+    assert_int_equal(case_judge(&made), JUDGE_FAIL);
+    assert_string_equal(made.verdict.place, "r[0,0]");
+    assert_string_equal(made.verdict.want, "nan");
+    case_f32(&made, "r")[0] = NAN;
+    assert_int_equal(case_judge(&made), JUDGE_PASS);
+    case_free(&made);
+}
+
+/* Of a token that no rule routes, ids must be written and nothing else. */
+static void a_poisoned_token_may_leave_its_weights_unwritten(void **state)
+{
+    float score[] = {0.875f, NAN, 0.25f, 0.875f, 0.75f, 0.25f};
+    made_case made;
+
+    (void)state;
+    case_begin(&made, SLM_OP_select, "paper");
+    made.test.config.n_experts = 3;
+    made.test.config.top_k = 2;
+    made.test.call.n_tokens = 2;
+    case_in(&made, "score", score);
+    case_in(&made, "bias", thirds_bias);
+    case_build(&made);
+    assert_int_equal(case_judge(&made), JUDGE_FAIL);
+    assert_string_equal(made.verdict.reason, "ids[0,0] was never written");
+    memcpy(case_i32(&made, "ids"), (int32_t[]){2, 0, 2, 1}, 4 * sizeof(int32_t));
+    case_f32(&made, "weight")[2] = 0.25f;
+    case_f32(&made, "weight")[3] = 0.75f;
+    case_f32(&made, "cutoff")[1] = -0.125f;
+    assert_int_equal(case_judge(&made), JUDGE_PASS);
+    memset(case_f32(&made, "weight"), 0, 2 * sizeof(float));
+    assert_int_equal(case_judge(&made), JUDGE_PASS);
+    case_free(&made);
+}
+
+static void a_case_of_which_nothing_is_bounded_is_vacuous(void **state)
+{
+    static const slm_arithmetic wild = {.struct_size = sizeof wild, .accumulator = 1};
+    float u[] = {3, 4};
+    made_case made;
+
+    (void)state;
+    case_begin(&made, SLM_OP_rmsnorm, "paper");
+    made.test.config.d_latent = 2;
+    made.test.call.n_tokens = 1;
+    case_in(&made, "u", u);
+    case_build(&made);
+    plain_rmsnorm(u, (const float[]){1, 1}, 2, 4, PLAIN_RIGHT, case_f32(&made, "r"));
+    assert_int_equal(case_judge(&made), JUDGE_PASS);
+    assert_int_equal(case_judge_under(&made, &wild), JUDGE_VACUOUS);
+    assert_string_equal(made.verdict.clause, "A4");
+    assert_string_equal(made.verdict.reason,
+                        "no element could be judged under the declared arithmetic");
+    case_free(&made);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -313,6 +382,9 @@ int main(void)
         cmocka_unit_test(one_of_several_outcomes_is_enough),
         cmocka_unit_test(exact_mode_wants_golden_bits),
         cmocka_unit_test(exact_mode_passes_over_any_and_wants_nan_for_nan),
+        cmocka_unit_test(a_nan_of_the_file_is_wanted_though_ref_has_a_number),
+        cmocka_unit_test(a_poisoned_token_may_leave_its_weights_unwritten),
+        cmocka_unit_test(a_case_of_which_nothing_is_bounded_is_vacuous),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL) != 0;

@@ -337,6 +337,26 @@ static void metrics_are_judged_to_binary64(void **state)
     case_free(&made);
 }
 
+static void a_result_where_ref_refuses_is_an_error_of_the_vector(void **state)
+{
+    float *score = scores();
+    made_case made;
+
+    (void)state;
+    score[5] = NAN;
+    case_begin(&made, SLM_OP_qb_exact, "paper");
+    set_sizes(&made, M);
+    case_in(&made, "score", score);
+    case_in(&made, "bias", zero_bias);
+    case_build(&made);
+    for (int j = 0; j < N; j++) case_f32(&made, "new_bias")[j] = 0;
+    assert_int_equal(case_judge(&made), JUDGE_ERROR);
+    assert_string_equal(
+        made.verdict.reason,
+        "the vector wants a result, and ref refuses: SLM_ERR_NONFINITE, score");
+    case_free(&made);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -353,6 +373,7 @@ int main(void)
         cmocka_unit_test(merging_is_exact_beyond_binary64),
         cmocka_unit_test(the_sign_step_is_exact),
         cmocka_unit_test(metrics_are_judged_to_binary64),
+        cmocka_unit_test(a_result_where_ref_refuses_is_an_error_of_the_vector),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL) != 0;

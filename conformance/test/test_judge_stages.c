@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_judge_stages.c - the verdict on ties, on freedom, and on single stages. */
+#include "../undeclared.h"
 #include "plain.h"
 
 #include <float.h>
@@ -277,6 +278,73 @@ static void permute_is_exact(void **state)
     case_free(&made);
 }
 
+/* ---- what a declaration would explain ---- */
+
+static const slm_arithmetic declared = {.struct_size = sizeof declared,
+                                        .accumulator = 0x1p-24,
+                                        .sigmoid_ulp = 4,
+                                        .tanh_ulp = 4,
+                                        .rsqrt_ulp = 4};
+
+static float bf16_of(float value)
+{
+    uint32_t bits;
+
+    memcpy(&bits, &value, sizeof bits);
+    bits = (bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000;
+    memcpy(&value, &bits, sizeof bits);
+    return value;
+}
+
+static void an_activation_kept_in_bf16_is_told_to_declare_it(void **state)
+{
+    float gate_up[] = {2, 0.3f, -3, 0.7f};
+    made_case made;
+    float *h;
+
+    (void)state;
+    open_situ(&made, gate_up, 2);
+    h = case_f32(&made, "h");
+    for (int i = 0; i < 2; i++)
+        h[i] = bf16_of(plain_situ(gate_up[i], gate_up[2 + i], PLAIN_RIGHT));
+    assert_int_equal(case_judge(&made), JUDGE_FAIL);
+    undeclared_find(&made.test, &made.frame, &declared, &made.verdict);
+    assert_string_equal(made.verdict.reason,
+                        "would be within its bound with this declared (A1): store of h "
+                        "2^-8 (bf16)");
+    h[0] *= 1.5f; /* no longer a matter of digits */
+    assert_int_equal(case_judge(&made), JUDGE_FAIL);
+    undeclared_find(&made.test, &made.frame, &declared, &made.verdict);
+    assert_string_equal(made.verdict.reason, "");
+    case_free(&made);
+}
+
+static void weights_kept_in_bf16_may_not_be_declared(void **state)
+{
+    float score[] = {0.7f, 0.4f, 0.1f}, bias[] = {0, 0, 0};
+    made_case made;
+
+    (void)state;
+    case_begin(&made, SLM_OP_select, "paper");
+    made.test.config.n_experts = 3;
+    made.test.config.top_k = 2;
+    made.test.call.n_tokens = 1;
+    case_in(&made, "score", score);
+    case_in(&made, "bias", bias);
+    case_build(&made);
+    case_i32(&made, "ids")[0] = 0;
+    case_i32(&made, "ids")[1] = 1;
+    case_f32(&made, "cutoff")[0] = 0.1f;
+    case_f32(&made, "weight")[0] = bf16_of(0.7f / 1.1f);
+    case_f32(&made, "weight")[1] = bf16_of(0.4f / 1.1f);
+    assert_int_equal(case_judge(&made), JUDGE_FAIL);
+    undeclared_find(&made.test, &made.frame, &declared, &made.verdict);
+    assert_string_equal(
+        made.verdict.reason,
+        "every weight has the digits of bf16: must be binary32 or better (R1)");
+    case_free(&made);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -289,6 +357,8 @@ int main(void)
         cmocka_unit_test(the_place_of_eps_shows_on_a_tiny_aggregate),
         cmocka_unit_test(a_narrow_gamma_rounds_unless_it_is_a_power_of_two),
         cmocka_unit_test(permute_is_exact),
+        cmocka_unit_test(an_activation_kept_in_bf16_is_told_to_declare_it),
+        cmocka_unit_test(weights_kept_in_bf16_may_not_be_declared),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL) != 0;

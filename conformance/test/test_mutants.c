@@ -159,7 +159,7 @@ static slm_handle *open_for(const slm_backend *table, const call_frame *frame,
     if (!(table->flags & SLM_CHECKS_ARGUMENTS))
         *status = slm_check(frame->info->op, &frame->config, frame->args, error);
     if (!*status) *status = table->open(&frame->config, &handle, error);
-    if (!*status && frame->info->op == SLM_OP_layer_forward)
+    if (!*status && frame->info->prepared)
         *status = table->prepare(handle, &frame->weights, error);
     return handle;
 }

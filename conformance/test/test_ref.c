@@ -423,6 +423,66 @@ static void load_metrics_measure_4310(void **state)
     close_handle(handle);
 }
 
+static void a_gamma_that_is_not_finite_is_refused(void **state)
+{
+    (void)state;
+    const float u[] = {1, 2, 3, 4}, gamma[] = {1, 1, INFINITY, 1};
+    double r[] = {77, 77, 77, 77};
+    slm_handle *handle = open_profile("paper", 0, 0, 4, 0, 0);
+    const slm_rmsnorm_args args = {.call = {.struct_size = sizeof args, .n_tokens = 1},
+                                   .u = view(u, SLM_F32, 2, 1, 4),
+                                   .gamma = view(gamma, SLM_F32, 1, 4, 0),
+                                   .r = view(r, SLM_F64, 2, 1, 4)};
+    slm_error error;
+
+    assert_int_equal(slm_ref_backend()->ops->rmsnorm(handle, &args, &error),
+                     SLM_ERR_NONFINITE);
+    assert_string_equal(error.field, "gamma");
+    assert_int_equal(error.index, 2);
+    assert_int_equal(bits_f64(r[0]), bits_f64(77));
+    close_handle(handle);
+}
+
+static void a_network_of_linear_experts_is_not_offered(void **state)
+{
+    (void)state;
+    const slm_backend *ref = slm_ref_backend();
+    const slm_dense_ffn_args args = {.call = {.struct_size = sizeof args}};
+    slm_config config;
+    slm_handle *handle = NULL;
+    slm_error error;
+    char reason[64];
+
+    assert_true(slm_config_profile("linear", &config));
+    assert_int_equal(ref->supports(&config, SLM_OP_dense_ffn, 1, reason, sizeof reason),
+                     0);
+    assert_string_equal(reason, "dense_ffn has no linear form");
+    assert_int_equal(
+        ref->supports(&config, SLM_OP_layer_forward, 1, reason, sizeof reason), 1);
+    assert_int_equal(ref->open(&config, &handle, NULL), SLM_OK);
+    assert_int_equal(ref->ops->dense_ffn(handle, &args, &error), SLM_ERR_UNSUPPORTED);
+    assert_string_equal(error.field, "expert");
+    ref->close(handle);
+}
+
+/* A ball on both sides of 0 goes to one that holds all of max(0, b). */
+static void relu_of_a_ball_holds_its_limits(void **state)
+{
+    (void)state;
+    slm_config config = {.expert = SLM_EXPERT_RELU};
+    arb_t b, out;
+
+    arb_init(b);
+    arb_init(out);
+    arb_set_si(b, 1);
+    arb_add_error_2exp_si(b, 1);
+    slm_ref_activation(out, b, b, &config, SLM_REF_JUDGE);
+    assert_true(arb_contains_si(out, 0) && arb_contains_si(out, 3));
+    assert_false(arb_contains_si(out, -2));
+    arb_clear(out);
+    arb_clear(b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -446,6 +506,9 @@ int main(void)
         cmocka_unit_test(rmsnorm_of_zero_is_zero_and_gamma_defaults_to_ones),
         cmocka_unit_test(permute_keeps_pairs_in_order_within_an_expert),
         cmocka_unit_test(load_metrics_measure_4310),
+        cmocka_unit_test(a_gamma_that_is_not_finite_is_refused),
+        cmocka_unit_test(a_network_of_linear_experts_is_not_offered),
+        cmocka_unit_test(relu_of_a_ball_holds_its_limits),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;

@@ -426,6 +426,85 @@ static void progress_moves_within_a_token_and_ends_at_its_total(void **state)
     assert_true(seen.calls >= config.top_k);
 }
 
+/* All sizes 1: every weight is used, and one alone is NaN. */
+static void a_used_weight_that_is_not_finite_is_refused_at_its_stage(void **state)
+{
+    (void)state;
+    static const char *const fields[] = {"logit", "z", "h",  "h",  "o",
+                                         "gamma", "y", "hs", "hs", "y"};
+    enum { WEIGHTS = sizeof fields / sizeof *fields };
+    const float x = 1;
+    float w[WEIGHTS] = {0}, y = 77, weight;
+    int32_t ids;
+    const slm_weights weights = {.struct_size = sizeof weights,
+                                 .w_router = view(&w[0], SLM_F32, 2, 1, 1, 0),
+                                 .w_down = view(&w[1], SLM_F32, 2, 1, 1, 0),
+                                 .w_gate = view(&w[2], SLM_F32, 3, 1, 1, 1),
+                                 .w_up = view(&w[3], SLM_F32, 3, 1, 1, 1),
+                                 .w_out = view(&w[4], SLM_F32, 3, 1, 1, 1),
+                                 .gamma = view(&w[5], SLM_F32, 1, 1, 0, 0),
+                                 .w_lift = view(&w[6], SLM_F32, 2, 1, 1, 0),
+                                 .w_shared_gate = view(&w[7], SLM_F32, 2, 1, 1, 0),
+                                 .w_shared_up = view(&w[8], SLM_F32, 2, 1, 1, 0),
+                                 .w_shared_out = view(&w[9], SLM_F32, 2, 1, 1, 0)};
+    const slm_layer_forward_args args = {
+        .call = {.struct_size = sizeof args, .n_tokens = 1},
+        .x = view(&x, SLM_F32, 2, 1, 1, 0),
+        .bias = view(no_bias, SLM_F32, 1, 1, 0, 0),
+        .y = view(&y, SLM_F32, 2, 1, 1, 0),
+        .ids = view(&ids, SLM_I32, 2, 1, 1, 0),
+        .weight = view(&weight, SLM_F32, 2, 1, 1, 0)};
+    slm_config config;
+    slm_error error;
+
+    assert_true(slm_config_profile("paper", &config));
+    config.d_model = config.d_latent = config.d_expert = config.d_shared = 1;
+    config.n_experts = config.top_k = config.n_shared = 1;
+    for (size_t i = 0; i < WEIGHTS; i++) {
+        for (size_t j = 0; j < WEIGHTS; j++) w[j] = i == j ? NAN : 1;
+        assert_int_equal(forward(&config, &weights, &args, &error), SLM_ERR_NONFINITE);
+        assert_string_equal(error.field, fields[i]);
+        assert_int_equal(bits_f32(y), bits_f32(77));
+    }
+    w[WEIGHTS - 1] = 1;
+    assert_int_equal(forward(&config, &weights, &args, NULL), SLM_OK);
+}
+
+/* 128 bits do not hold 2^120 beside 1: the score, and the mean square of an aggregate of
+ * 2^-60, are decided by more. */
+static void sums_that_cancel_are_repeated_with_more_bits(void **state)
+{
+    (void)state;
+    const float x[] = {1, 1, 1}, w_router[] = {0x1p120f, 0, -0x1p120f};
+    const float w_down[] = {0x1p120f, 0x1p-60f, -0x1p120f}, one = 1, lift[] = {1, 1, 1};
+    const slm_weights weights = {.struct_size = sizeof weights,
+                                 .w_router = view(w_router, SLM_F32, 2, 1, 3, 0),
+                                 .w_down = view(w_down, SLM_F32, 2, 1, 3, 0),
+                                 .w_expert = view(&one, SLM_F32, 3, 1, 1, 1),
+                                 .w_lift = view(lift, SLM_F32, 2, 3, 1, 0)};
+    slm_config config = seed_config();
+    float score = 77;
+    double y[3], r = 77, weight;
+    int32_t ids;
+    const slm_layer_forward_args args = {
+        .call = {.struct_size = sizeof args, .n_tokens = 1},
+        .x = view(x, SLM_F32, 2, 1, 3, 0),
+        .bias = view(no_bias, SLM_F32, 1, 1, 0, 0),
+        .y = view(y, SLM_F64, 2, 1, 3, 0),
+        .ids = view(&ids, SLM_I32, 2, 1, 1, 0),
+        .weight = view(&weight, SLM_F64, 2, 1, 1, 0),
+        .score = view(&score, SLM_F32, 2, 1, 1, 0),
+        .r = view(&r, SLM_F64, 2, 1, 1, 0)};
+
+    config.d_model = 3;
+    config.d_latent = config.n_experts = config.top_k = 1;
+    config.n_shared = 0;
+    assert_int_equal(forward(&config, &weights, &args, NULL), SLM_OK);
+    assert_int_equal(bits_f32(score), bits_f32(0.5f));
+    assert_true(fabs(r / (0x1p-60 / sqrt(config.eps)) - 1) < 1e-14);
+    assert_true(y[0] == r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -439,6 +518,8 @@ int main(void)
         cmocka_unit_test(the_gauge_is_the_sum_of_absolute_products),
         cmocka_unit_test(every_kind_of_layer_agrees_with_its_formula_in_doubles),
         cmocka_unit_test(progress_moves_within_a_token_and_ends_at_its_total),
+        cmocka_unit_test(a_used_weight_that_is_not_finite_is_refused_at_its_stage),
+        cmocka_unit_test(sums_that_cancel_are_repeated_with_more_bits),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;

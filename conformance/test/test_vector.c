@@ -394,6 +394,9 @@ static void a_flow_list_is_broken_at_its_rows(void **state)
                       (float[]){NAN, INFINITY, -INFINITY, 0x1p-149f}, 6);
     assert_string_equal(text, " {shape: [4], data: [nan, inf, -inf, 0x1p-149]}");
     free(text);
+    text = vec_format(SLM_I64, 1, (size_t[]){2}, (int64_t[]){-1, INT64_MAX}, 6);
+    assert_string_equal(text, " {shape: [2], data: [-1, 9223372036854775807]}");
+    free(text);
     text = vec_format(SLM_F32, 2, (size_t[]){0, 2}, NULL, 6);
     assert_string_equal(text, " {shape: [0, 2], data: []}");
     free(text);

@@ -82,11 +82,16 @@ static void what_a_case_must_have_is_asked_for(void **state)
         {"op: select", "op: sellect", 12, 9,
          "op: expected one of route, select, permute, situ_glu, dense_ffn, rmsnorm, "
          "layer_forward, qb_exact, qb_hist_accumulate, qb_hist_merge, qb_hist_solve, "
-         "sign_step, load_metrics, got 'sellect'"},
+         "sign_step, load_metrics, situ_glu_backward, rmsnorm_backward, "
+         "select_backward, "
+         "dense_ffn_backward, layer_backward, qb_observe, qb_commit, got 'sellect'"},
         {"op: select", "op: \"select\"", 12, 9,
          "op: expected one of route, select, permute, situ_glu, dense_ffn, rmsnorm, "
          "layer_forward, qb_exact, qb_hist_accumulate, qb_hist_merge, qb_hist_solve, "
-         "sign_step, load_metrics, got 'select' in quotes"},
+         "sign_step, load_metrics, situ_glu_backward, rmsnorm_backward, "
+         "select_backward, "
+         "dense_ffn_backward, layer_backward, qb_observe, qb_commit, got 'select' in "
+         "quotes"},
         {"provenance: hand", "provenance: hands", 13, 17,
          "provenance: expected one of hand, document, oracle, ref, public-report, got "
          "'hands'"},

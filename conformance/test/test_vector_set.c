@@ -6,6 +6,8 @@
 #include <stddef.h>
 #include <cmocka.h>
 
+#include "../manifest.h"
+#include "../vector_files.h"
 #include "vector_text.h"
 
 #include <stdlib.h>
@@ -304,6 +306,82 @@ static void every_beginning_of_a_text_loads_or_is_refused(void **state)
     }
 }
 
+static void what_is_gone_or_is_a_folder_has_no_bytes(void **state)
+{
+    folder *in = *state;
+    vec_files files;
+    vec_error error;
+    char missing[48];
+    size_t size;
+
+    put(in, "x.yaml", text_select);
+    snprintf(missing, sizeof missing, "%s/none", in->root);
+    assert_false(vec_files_list(missing, &files, &error));
+    assert_string_equal(error.path, missing);
+    assert_string_equal(error.what, "cannot be opened: No such file or directory");
+    assert_null(vec_file_read(missing, 99, &size, &error));
+    assert_string_equal(error.what, "cannot be opened: No such file or directory");
+    assert_null(vec_file_read(in->root, (size_t)1 << 20, &size, &error));
+    assert_string_equal(error.what, "cannot be read to its end");
+}
+
+/* What the check of the folder's manifest says, and its number. */
+static size_t check_manifest(const folder *in, char *said, size_t size, char why[512])
+{
+    FILE *out = fmemopen(said, size, "w");
+    size_t stale;
+
+    assert_non_null(out);
+    why[0] = '\0';
+    stale = manifest_check(in->root, out, why);
+    assert_int_equal(fclose(out), 0);
+    return stale;
+}
+
+static void a_manifest_says_what_is_not_as_it_was_released(void **state)
+{
+    folder *in = *state;
+    char said[1024] = "", why[512];
+    const char *manifest = put(in, "MANIFEST", "slm-manifest/1\nversion 3.5\n"), *path;
+    FILE *file;
+
+    put(in, "select", NULL);
+    path = put(in, "select/good.yaml", text_select);
+    assert_int_equal(manifest_write(in->root, why), 1);
+    assert_int_equal(check_manifest(in, said, sizeof said, why), 0);
+    file = fopen(manifest, "r+");
+    assert_non_null(fgets(said, sizeof said, file));
+    assert_non_null(fgets(said, sizeof said, file));
+    assert_string_equal(said, "version 3.5\n");
+    assert_int_equal(fclose(file), 0);
+
+    assert_int_equal(truncate(path, 9), 0);
+    assert_int_equal(check_manifest(in, said, sizeof said, why), 1);
+    assert_non_null(strstr(said, "MANIFEST:3:1: select/good.yaml is not the released"));
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(check_manifest(in, said, sizeof said, why), 1);
+    assert_non_null(strstr(said, "MANIFEST:3:1: select/good.yaml is listed and gone"));
+    file = fopen(manifest, "a");
+    assert_true(fputs("no digest\n", file) >= 0);
+    assert_int_equal(fclose(file), 0);
+    assert_true(check_manifest(in, said, sizeof said, why) == SIZE_MAX);
+    assert_non_null(strstr(why, "MANIFEST:4:1: expected a digest and a file"));
+}
+
+static void vectors_that_do_not_load_leave_the_manifest_alone(void **state)
+{
+    folder *in = *state;
+    char why[512] = "";
+    const char *manifest = put(in, "MANIFEST", "slm-manifest/1\nversion 3.5\n");
+    struct stat about;
+
+    put(in, "x.yaml", "no: [vector");
+    assert_int_equal(manifest_write(in->root, why), 0);
+    assert_non_null(strstr(why, "/x.yaml:2: not YAML"));
+    assert_int_equal(stat(manifest, &about), 0);
+    assert_int_equal(about.st_size, 27);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -317,6 +395,13 @@ int main(void)
                                         remove_folder),
         cmocka_unit_test_setup_teardown(a_set_without_files_is_empty, make_folder,
                                         remove_folder),
+        cmocka_unit_test_setup_teardown(what_is_gone_or_is_a_folder_has_no_bytes,
+                                        make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(a_manifest_says_what_is_not_as_it_was_released,
+                                        make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(
+            vectors_that_do_not_load_leave_the_manifest_alone, make_folder,
+            remove_folder),
         cmocka_unit_test(a_recipe_that_makes_other_values_is_found),
         cmocka_unit_test(long_recipes_have_the_digest_of_all_their_values),
         cmocka_unit_test(two_thousand_mutations_load_or_are_refused),

@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <cmocka.h>
 
+#include "../vector_load.h"
 #include "vector_text.h"
 
 #include <stdlib.h>
@@ -205,6 +206,20 @@ static void deep_nesting_costs_no_time(void **state)
                  "a key must be a word, got a mapping");
 }
 
+static void a_list_of_names_is_cut_where_its_room_ends(void **state)
+{
+    static const char *const names[] = {"alpha", "beta", "gamma", "delta"};
+    char out[24];
+
+    (void)state;
+    load_join(out, 24, names, 4);
+    assert_string_equal(out, "alpha, beta, gamma, ...");
+    load_join(out, 23, names, 4);
+    assert_string_equal(out, "alpha, beta, ...");
+    load_join(out, 8, names, 4);
+    assert_string_equal(out, "...");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -215,6 +230,7 @@ int main(void)
         cmocka_unit_test(a_file_holds_one_mapping),
         cmocka_unit_test(a_file_stays_within_its_limits),
         cmocka_unit_test(deep_nesting_costs_no_time),
+        cmocka_unit_test(a_list_of_names_is_cut_where_its_room_ends),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;

@@ -135,7 +135,14 @@ static void begin_select(made_case *made)
     case_build(made);
 }
 
-/* What the checks of memory and reuse say to a table that is ref's but for `ops`. */
+static size_t asks_for_100_bytes(slm_handle *handle, slm_op op, const slm_call *call)
+{
+    (void)handle, (void)op, (void)call;
+    return 100;
+}
+
+/* What the checks of memory and reuse say to a table that is ref's but for `ops` and a
+ * workspace of 100 bytes. */
 static judge_state judged(made_case *made, uint32_t flags, const slm_ops *ops,
                           const char **clause)
 {
@@ -149,6 +156,7 @@ static judge_state judged(made_case *made, uint32_t flags, const slm_ops *ops,
     table.name = "another";
     table.flags = flags;
     table.ops = ops;
+    table.workspace = asks_for_100_bytes;
     testee = testee_open_table(&table, true);
     assert_non_null(testee);
     assert_true(testee_frame(testee, &made->test, NULL, &frame, reply.why));
@@ -206,6 +214,64 @@ static void who_cannot_do_without_its_taps_fails(void **state)
     assert_int_equal(judged(&made, 0, &ops, &clause), JUDGE_FAIL);
 }
 
+/* rmsnorm that is right, and writes into a gap where rows have one. */
+static slm_status writes_into_gaps(slm_handle *handle, const slm_rmsnorm_args *args,
+                                   slm_error *error)
+{
+    const slm_tensor *r = &args->r;
+
+    if (r->stride[1] == 1 && r->stride[0] > (ptrdiff_t)r->shape[1])
+        *element(r, 0, r->shape[1]) = 1;
+    return slm_ref_backend()->ops->rmsnorm(handle, args, error);
+}
+
+static void who_writes_between_the_elements_fails(void **state)
+{
+    slm_ops ops = *slm_ref_backend()->ops;
+    const char *clause;
+    made_case made;
+
+    (void)state;
+    ops.rmsnorm = writes_into_gaps;
+    begin_views(&made, 0);
+    assert_int_equal(judged(&made, 0, &ops, &clause), JUDGE_PASS);
+    begin_views(&made, 0);
+    assert_int_equal(judged(&made, SLM_STRIDED, &ops, &clause), JUDGE_FAIL);
+    assert_string_equal(clause, "X2");
+}
+
+/* select that is right, and fills the workspace that it was given. */
+static slm_status fills_workspace(slm_handle *handle, const slm_select_args *args,
+                                  slm_error *error)
+{
+    memset(args->call.workspace, 0, args->call.workspace_size);
+    return slm_ref_backend()->ops->select(handle, args, error);
+}
+
+/* The same, and one byte more. */
+static slm_status overruns_workspace(slm_handle *handle, const slm_select_args *args,
+                                     slm_error *error)
+{
+    ((unsigned char *)args->call.workspace)[args->call.workspace_size] = 0;
+    return fills_workspace(handle, args, error);
+}
+
+static void who_writes_behind_its_workspace_fails(void **state)
+{
+    slm_ops ops = *slm_ref_backend()->ops;
+    const char *clause;
+    made_case made;
+
+    (void)state;
+    ops.select = fills_workspace;
+    begin_select(&made);
+    assert_int_equal(judged(&made, 0, &ops, &clause), JUDGE_PASS);
+    ops.select = overruns_workspace;
+    begin_select(&made);
+    assert_int_equal(judged(&made, 0, &ops, &clause), JUDGE_FAIL);
+    assert_string_equal(clause, "A3");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -215,6 +281,8 @@ int main(void)
         cmocka_unit_test(who_claims_strides_and_reads_packed_rows_fails),
         cmocka_unit_test(who_does_not_claim_them_gets_packed_tensors),
         cmocka_unit_test(who_cannot_do_without_its_taps_fails),
+        cmocka_unit_test(who_writes_between_the_elements_fails),
+        cmocka_unit_test(who_writes_behind_its_workspace_fails),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -118,7 +118,7 @@ def accumulate() -> Family:
     first = Tensor((7, 6), data=values[:42])
     f.add("first-part", "qb_hist_accumulate", config,
           {"score": first, "bias": bias, "hist": nothing(6, 40)})
-    counts = qb_hist_accumulate(resolve(config), {
+    counts = qb_hist_accumulate(resolve({**config, "T": 7}), {
         "score": values[:42], "bias": bias.values("bias"), "hist": [0] * 240})["hist"]
     f.add("second-part", "qb_hist_accumulate", config,
           {"score": Tensor((13, 6), data=values[42:]), "bias": bias,
@@ -205,7 +205,7 @@ def solve() -> Family:
     for n, k, m in ((6, 2, 21), (5, 2, 40)):
         config = {"n": n, "k": k, "B": 100}
         bias = gen((n,), n, 12, 2.0**-13)
-        counts = qb_hist_accumulate(resolve(config), {
+        counts = qb_hist_accumulate(resolve({**config, "T": m}), {
             "score": gen((m, n), n, 22, 2.0**-23, 0.5).values("score"),
             "bias": bias.values("bias"), "hist": [0] * (n * 100)})["hist"]
         f.add(f"seeded-n{n}", "qb_hist_solve", {**config, "T": m},

@@ -38,14 +38,50 @@ ARGUMENTS: dict[str, list[tuple[str, str, str]]] = {
         ("h", "Tkf", "real"), ("o", "Tkl", "real"), ("u", "Tl", "real"),
         ("r", "Tl", "real"), ("hs", "Ts", "real"), ("y", "Td", "real")],
     "qb_exact": [("score", "Tn", "f32"), ("bias", "n", "f32"), ("new_bias", "n", "f32"),
-                 ("candidate", "n", "f64"), ("cutoff", "T", "f32")],
+                 ("candidate", "n", "f64"), ("cutoff", "T", "f32"), ("mask", "T", "i32")],
     "qb_hist_accumulate": [("score", "Tn", "f32"), ("bias", "n", "f32"),
-                           ("hist", "nB", "i64")],
+                           ("hist", "nB", "i64"), ("mask", "T", "i32")],
     "qb_hist_merge": [("parts", "RnB", "i64"), ("hist", "nB", "i64")],
     "qb_hist_solve": [("hist", "nB", "i64"), ("bias", "n", "f32"),
                       ("new_bias", "n", "f32"), ("candidate", "n", "f64")],
     "sign_step": [("bias", "n", "f32"), ("load", "n", "i64"), ("new_bias", "n", "f32")],
-    "load_metrics": [("ids", "Tk", "i32"), ("load", "n", "i64"), ("metric", "4", "f64")],
+    "load_metrics": [("ids", "Tk", "i32"), ("load", "n", "i64"), ("metric", "4", "f64"),
+                     ("mask", "T", "i32")],
+    "qb_observe": [("score", "Tn", "f32"), ("bias", "n", "f32"), ("ticket", "4", "i64"),
+                   ("stamp", "4", "i64"), ("hist", "nB", "i64"), ("mask", "T", "i32")],
+    "qb_commit": [("new_bias", "n", "f32"), ("bias", "n", "f32"), ("stamp", "4", "i64"),
+                  ("hist", "nB", "i64")],
+    "situ_glu_backward": [("gate_up", "Tg", "real"), ("dh", "Tf", "real"),
+                          ("dgate_up", "Tg", "real")],
+    "rmsnorm_backward": [("u", "Tl", "real"), ("gamma", "l", "real"), ("dr", "Tl", "real"),
+                         ("du", "Tl", "real"), ("dgamma", "l", "real")],
+    "select_backward": [("logit", "Tn", "f32"), ("ids", "Tk", "i32"),
+                        ("dweight", "Tk", "f32"), ("dlogit", "Tn", "real")],
+    "dense_ffn_backward": [
+        ("x", "Td", "real"), ("w_gate", "fd", "real"), ("w_up", "fd", "real"),
+        ("w_out", "df", "real"), ("dy", "Td", "real"), ("dx", "Td", "real"),
+        ("dw_gate", "fd", "real"), ("dw_up", "fd", "real"), ("dw_out", "df", "real"),
+        ("gate_up", "Tg", "real"), ("h", "Tf", "real"), ("dh", "Tf", "real"),
+        ("dgate_up", "Tg", "real")],
+    "layer_backward": [
+        ("x", "Td", "real"), ("ids", "Tk", "i32"), ("dy", "Td", "real"),
+        ("w_router", "nd", "real"), ("w_down", "ld", "real"),
+        ("w_gate", "nfl", "real"), ("w_up", "nfl", "real"), ("w_out", "nlf", "real"),
+        ("w_expert", "nll", "real"), ("gamma", "l", "real"), ("w_lift", "dl", "real"),
+        ("w_shared_gate", "sd", "real"), ("w_shared_up", "sd", "real"),
+        ("w_shared_out", "ds", "real"), ("w_shared", "Sdd", "real"),
+        ("dx", "Td", "real"), ("dw_router", "nd", "real"), ("dw_down", "ld", "real"),
+        ("dw_gate", "nfl", "real"), ("dw_up", "nfl", "real"), ("dw_out", "nlf", "real"),
+        ("dw_expert", "nll", "real"), ("dgamma", "l", "real"), ("dw_lift", "dl", "real"),
+        ("dw_shared_gate", "sd", "real"), ("dw_shared_up", "sd", "real"),
+        ("dw_shared_out", "ds", "real"), ("dw_shared", "Sdd", "real"),
+        ("dbias", "n", "real"), ("logit", "Tn", "real"), ("weight", "Tk", "real"),
+        ("z", "Tl", "real"), ("gate_up", "Tkg", "real"), ("h", "Tkf", "real"),
+        ("o", "Tkl", "real"), ("u", "Tl", "real"), ("r", "Tl", "real"),
+        ("shared_gate_up", "Tt", "real"), ("hs", "Ts", "real"), ("dr", "Tl", "real"),
+        ("du", "Tl", "real"), ("dweight", "Tk", "real"), ("dlogit", "Tn", "real"),
+        ("dh", "Tkf", "real"), ("dgate_up", "Tkg", "real"), ("dz", "Tl", "real"),
+        ("dhs", "Ts", "real"), ("dshared_gate_up", "Tt", "real")],
 }
 
 PROFILES: dict[str, dict[str, Any]] = {
@@ -208,7 +244,8 @@ def resolve(config: dict[str, Any]) -> SimpleNamespace:
 
 def size_of(letter: str, cfg: SimpleNamespace) -> int:
     derived = {"N": lambda: cfg.n + 1, "g": lambda: 2 * cfg.f,
-               "s": lambda: cfg.S * cfg.fs, "q": lambda: cfg.T * cfg.k, "4": lambda: 4}
+               "s": lambda: cfg.S * cfg.fs, "t": lambda: 2 * cfg.S * cfg.fs,
+               "q": lambda: cfg.T * cfg.k, "4": lambda: 4}
     return derived[letter]() if letter in derived else getattr(cfg, letter)
 
 

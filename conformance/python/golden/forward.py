@@ -369,14 +369,17 @@ def layer_forward(cfg: Config, inp: Inputs) -> Outputs:
 
 
 def load_metrics(cfg: Config, inp: Inputs) -> Outputs:
-    """MaxVio, CV, dead experts, residual imbalance (Q7)."""
-    load = [inp["ids"].count(e) for e in range(cfg.n)]
+    """MaxVio, CV, dead experts, residual imbalance (Q7) of the counted tokens (Q5)."""
+    mask = inp.get("mask") or [1] * cfg.T
+    counted = [row for row, c in zip(rows(inp["ids"], cfg.k), mask) if c]
+    load = [sum(row.count(e) for row in counted) for e in range(cfg.n)]
     dead = float(load.count(0))
-    if cfg.T == 0:
+    pairs = len(counted) * cfg.k
+    if pairs == 0:
         return {"load": load, "metric": [0.0, 0.0, dead, 0.0]}
-    mean = Fraction(cfg.T * cfg.k, cfg.n)
+    mean = Fraction(pairs, cfg.n)
     variance = sum((v - mean) ** 2 for v in load) / cfg.n
-    residual = sum(abs(v - mean) for v in load) / (2 * cfg.T * cfg.k)
+    residual = sum(abs(v - mean) for v in load) / (2 * pairs)
     metric = [rn64((max(load) - mean) / mean), root_once(variance / mean**2),
               dead, rn64(residual)]
     return {"load": load, "metric": metric}

@@ -24,16 +24,25 @@ OPERATIONS: Mapping[str, int] = {
     "route": INFER, "select": INFER, "permute": INFER, "situ_glu": INFER, "dense_ffn": INFER,
     "rmsnorm": INFER, "layer_forward": INFER, "qb_exact": TRAIN, "qb_hist_accumulate": TRAIN,
     "qb_hist_merge": DIST, "qb_hist_solve": TRAIN, "sign_step": TRAIN, "load_metrics": INFER,
+    "situ_glu_backward": TRAIN, "rmsnorm_backward": TRAIN, "select_backward": TRAIN,
+    "dense_ffn_backward": TRAIN, "layer_backward": TRAIN, "qb_observe": TRAIN, "qb_commit": TRAIN,
 }
+
+#: Operations on the weights of prepare().
+PREPARED = ("layer_forward", "layer_backward")
 
 #: Outputs that a call may ask for or not; what it does not ask for is let go.
 TAPS: Mapping[str, Sequence[str]] = {
     "route": ("cutoff", "logit", "score"), "select": ("cutoff",), "dense_ffn": ("h",),
     "layer_forward": ("cutoff", "logit", "score", "z", "h", "o", "u", "r", "hs"),
     "qb_exact": ("candidate", "cutoff"), "qb_hist_solve": ("candidate",),
+    "dense_ffn_backward": ("gate_up", "h", "dh", "dgate_up"),
+    "layer_backward": ("dbias", "logit", "weight", "z", "gate_up", "h", "o", "u", "r",
+                       "shared_gate_up", "hs", "dr", "du", "dweight", "dlogit", "dh", "dgate_up",
+                       "dz", "dhs", "dshared_gate_up"),
 }
 
-#: Names of the layer's weights: they go to prepare(), not to layer_forward().
+#: Names of the layer's weights: they go to prepare(), not to the operations on them.
 WEIGHTS = frozenset(("w_router", "w_down", "w_gate", "w_up", "w_out", "w_expert", "gamma", "w_lift",
                      "w_shared_gate", "w_shared_up", "w_shared_out", "w_shared"))
 
@@ -69,6 +78,8 @@ class Arithmetic:
     rsqrt_ulp: float = 4.0
     balance: float = 2.0**-53  #: roundoff of the balancing arithmetic
     flushes_subnormals: bool = False
+    store_gradient: float = 0.0  #: of stored gradients of activations, beyond binary32
+    store_weight_gradient: float = 0.0
 
 
 class Backend:
@@ -115,7 +126,7 @@ class Backend:
         return True
 
     def prepare(self, config: Config, weights: Mapping[str, Array]) -> None:
-        """Take a configuration and, for layer_forward, the weights, once before the calls.
+        """Take a configuration and, for the layer, the weights, once before the calls.
 
         w_router [n, d]; w_down [l, d]; w_gate, w_up [n, f, l]; w_out [n, l, f]; gamma [l],
         absent means ones; w_lift [d, l]; w_shared_gate, w_shared_up [S fs, d];
@@ -185,26 +196,30 @@ class Backend:
         """
         raise NotImplementedError
 
-    def load_metrics(self, *, ids: Array) -> Outputs:
+    def load_metrics(self, *, ids: Array, mask: Optional[Array] = None) -> Outputs:
         """How far a choice is from equal load. Q7
 
-        ids [T, k] i32 -> load [n] i64, metric [4] f64: max_vio, cv, dead, residual
+        ids [T, k] i32, mask [T] i32 (0 leaves a token out, Q5)
+        -> load [n] i64, metric [4] f64: max_vio, cv, dead, residual
         """
         raise NotImplementedError
 
     # ---- level train ----
 
-    def qb_exact(self, *, score: Array, bias: Array) -> Outputs:
+    def qb_exact(self, *, score: Array, bias: Array, mask: Optional[Array] = None) -> Outputs:
         """Quantile Balancing by the exact order statistic. Q1, Q2
 
-        score [T, n], bias [n] f32 -> new_bias [n] f32; taps candidate [n] f64, cutoff [T] f32
+        score [T, n], bias [n] f32, mask [T] i32 (0 leaves a token out, Q5)
+        -> new_bias [n] f32; taps candidate [n] f64, cutoff [T] f32
         """
         raise NotImplementedError
 
-    def qb_hist_accumulate(self, *, score: Array, bias: Array, hist: Array) -> Outputs:
+    def qb_hist_accumulate(self, *, score: Array, bias: Array, hist: Array,
+                           mask: Optional[Array] = None) -> Outputs:
         """Counts of required biases in uniform bins. Q3
 
-        score [T, n], bias [n] f32, hist [n, B] i64 -> hist [n, B]: the old counts and the new
+        score [T, n], bias [n] f32, hist [n, B] i64, mask [T] i32 (0 leaves a token out, Q5)
+        -> hist [n, B]: the old counts and the new
         """
         raise NotImplementedError
 
@@ -219,6 +234,63 @@ class Backend:
         """The loss-free sign update. Q6
 
         bias [n] f32, load [n] i64 -> new_bias [n] f32
+        """
+        raise NotImplementedError
+
+    def qb_observe(self, *, score: Array, bias: Array, ticket: Array, stamp: Array, hist: Array,
+                   mask: Optional[Array] = None) -> Outputs:
+        """Counts of one micro-batch of a training step, at most once. Q4, Q8
+
+        score [T, n], bias [n] f32, ticket [4], stamp [4], hist [n, B] i64, mask [T] i32
+        -> stamp [4], hist [n, B]
+        """
+        raise NotImplementedError
+
+    def qb_commit(self, *, new_bias: Array, bias: Array, stamp: Array, hist: Array) -> Outputs:
+        """The proposed bias put in force. Q4, Q8
+
+        new_bias [n], bias [n] f32, stamp [4], hist [n, B] i64 -> bias, stamp, hist
+        """
+        raise NotImplementedError
+
+    def situ_glu_backward(self, *, gate_up: Array, dh: Array) -> Outputs:
+        """Gradients of the activation. G1
+
+        gate_up [T, 2f], gate first, dh [T, f] -> dgate_up [T, 2f]
+        """
+        raise NotImplementedError
+
+    def rmsnorm_backward(self, *, u: Array, dr: Array, gamma: Optional[Array] = None) -> Outputs:
+        """Gradients of the RMSNorm; gamma None means ones. G2
+
+        u, dr [T, l], gamma [l] -> du [T, l], dgamma [l] f32 (not without a norm)
+        """
+        raise NotImplementedError
+
+    def select_backward(self, *, logit: Array, ids: Array, dweight: Array) -> Outputs:
+        """Gradient of the logits through the weights of the chosen. G3, G5
+
+        logit [T, n], ids [T, k] i32, dweight [T, k] -> dlogit [T, n]: 0 where not chosen
+        """
+        raise NotImplementedError
+
+    def dense_ffn_backward(self, *, x: Array, w_gate: Array, w_up: Array, w_out: Array,
+                           dy: Array) -> Outputs:
+        """Gradients of the feed-forward network. G1, G4
+
+        x, dy [T, d], w_gate, w_up [f, d], w_out [d, f] -> dx [T, d], dw_gate, dw_up [f, d],
+        dw_out [d, f], those of weights f32; taps gate_up [T, 2f], h, dh [T, f], dgate_up [T, 2f]
+        """
+        raise NotImplementedError
+
+    def layer_backward(self, *, x: Array, ids: Array, dy: Array) -> Outputs:
+        """Gradients of the whole layer at the choice ids, on the weights of prepare(). G1-G5
+
+        x, dy [T, d], ids [T, k] i32 -> dx [T, d], and f32 for every weight dw_router, dw_down,
+        dw_gate, ... shaped like it: written, 0 where an expert is idle; dgamma with a norm. Taps:
+        dbias [n], values (logit, weight, z, gate_up [T, k, 2f], h, o, u, r,
+        shared_gate_up [T, 2 S fs], hs) and the gradients of values (dr, du, dweight, dlogit, dh,
+        dgate_up, dz, dhs, dshared_gate_up), shaped like them.
         """
         raise NotImplementedError
 

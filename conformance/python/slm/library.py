@@ -63,17 +63,19 @@ class CArithmetic(Structure):
     _fields_ = [("struct_size", c_size_t), ("accumulator", c_double), ("input", c_double),
                 ("store", c_double * len(STAGES)), ("sigmoid_ulp", c_double),
                 ("tanh_ulp", c_double), ("tanh_abs", c_double), ("rsqrt_ulp", c_double),
-                ("balance", c_double), ("flushes_subnormals", c_uint32)]
+                ("balance", c_double), ("flushes_subnormals", c_uint32),
+                ("store_gradient", c_double), ("store_weight_gradient", c_double)]
 
 
 class CField(Structure):
     _fields_ = [("name", c_char_p), ("dims", c_char_p), ("role", c_int), ("kind", c_int),
-                ("experts", c_uint), ("offset", c_size_t)]
+                ("experts", c_uint), ("since", c_uint), ("offset", c_size_t)]
 
 
 class COpInfo(Structure):
     _fields_ = [("op", c_int), ("name", c_char_p), ("purpose", c_char_p), ("level", c_uint),
-                ("args_size", c_size_t), ("n_fields", c_size_t), ("fields", POINTER(CField))]
+                ("args_size", c_size_t), ("n_fields", c_size_t), ("fields", POINTER(CField)),
+                ("prepared", c_int)]
 
 
 SUPPORTS = ctypes.CFUNCTYPE(c_int, POINTER(CConfig), c_int, c_size_t, c_char_p, c_size_t)
@@ -102,7 +104,7 @@ def find_library(path: Optional[str] = None) -> ctypes.CDLL:
                       "libslm.so") from None
     library.slm_op_describe.restype = POINTER(COpInfo)
     library.slm_weight_fields.restype = POINTER(CField)
-    for name in ("ref", "cpu_blas"):
+    for name in ("ref", "cpu", "cpu_blas"):
         if hasattr(library, f"slm_{name}_backend"):
             getattr(library, f"slm_{name}_backend").restype = POINTER(CBackend)
     return library
@@ -142,7 +144,7 @@ def c_tensor(array: Optional[Array], dtype: int) -> CTensor:
 
 
 class Library(Backend):
-    """name: "ref" or "cpu-blas". With exact, real-valued outputs of ref are binary64: the
+    """name: "ref", "cpu" or "cpu-blas". With exact, real-valued outputs of ref are binary64: the
     real number, rounded once."""
 
     def __init__(self, name: str = "ref", path: Optional[str] = None,
@@ -233,6 +235,17 @@ class Library(Backend):
                     setattr(call, member, np.shape(value)[0])
                     break
 
+    def _copies(self, info: COpInfo, arrays: Mapping[str, Array],
+                config: CConfig) -> Dict[str, Array]:
+        """What the operation will change in place: the caller's arrays stay as they are."""
+        made = {}
+        for field in info.fields[:info.n_fields]:
+            name = field.name.decode()
+            if field.role == INOUT and name in arrays:
+                dtype = self._library.slm_field_dtype(byref(field), byref(config))
+                made[name] = np.array(as_input(name, arrays[name], dtype))
+        return made
+
     def _outputs(self, info: COpInfo, config: CConfig, call: CCall, struct: Any,
                  exact: bool) -> List[Tuple[str, Array]]:
         """Arrays for every output that the configuration has, taps too."""
@@ -266,9 +279,8 @@ class Library(Backend):
         kept = len(self._kept)
         try:
             self._sizes(info, arrays, call)
-            if "hist" in arrays and op == "qb_hist_accumulate":
-                arrays["hist"] = np.array(arrays["hist"], np.int64)  # counted into
-            given = dict(arrays)
+            changed = self._copies(info, arrays, config)
+            given = {**arrays, **changed}
             self._fill(struct, info.fields[:info.n_fields], given, config, op)
             outputs = dict(self._outputs(info, config, call, struct, False))
             self._check(self._library.slm_check(number, byref(config), struct, byref(error)), error)
@@ -285,9 +297,7 @@ class Library(Backend):
             del self._kept[kept:]
         if self.config.k == self.config.n:
             outputs.pop("cutoff", None)
-        if op == "qb_hist_accumulate":
-            outputs["hist"] = arrays["hist"]
-        return outputs
+        return {**outputs, **changed}
 
 
 def _method(op: str):

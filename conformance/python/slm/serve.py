@@ -20,11 +20,11 @@ from typing import Any, Dict, Iterator, Mapping, Sequence
 import numpy as np
 
 from slm import bf16
-from slm.backend import (BATCH_INVARIANT, DETERMINISTIC, OPERATIONS, STRIDED, TAPS, WEIGHTS,
-                         Backend, Refusal, call)
+from slm.backend import (BATCH_INVARIANT, DETERMINISTIC, OPERATIONS, PREPARED, STRIDED, TAPS,
+                         WEIGHTS, Backend, Refusal, call)
 from slm.config import Config
 
-PROTOCOL, ABI = 1, [1, 0]
+PROTOCOL, ABI = 1, [1, 1]
 REQUESTS, REPLIES, ARENA = 3, 4, 5
 #: slmoe keeps this much of what a case prints, from the beginning.
 PRINTED = 1000
@@ -55,7 +55,7 @@ def inputs_of(arena: Arena, frame: Message, weights: bool) -> Dict[str, np.ndarr
     """Views of the inputs: of the layer's weights, or of everything else."""
     return {tensor["name"]: arena.view(tensor) for tensor in frame["tensors"]
             if tensor["role"] != "out" and
-            (frame["op"] == "layer_forward" and tensor["name"] in WEIGHTS) == weights}
+            (frame["op"] in PREPARED and tensor["name"] in WEIGHTS) == weights}
 
 
 def as_element(name: str, value: Any, shape: Sequence[int], dtype: str) -> np.ndarray:

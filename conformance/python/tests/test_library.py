@@ -70,6 +70,31 @@ class InC(unittest.TestCase):
                                      bias=np.zeros(2, np.float32), hist=hist)
         self.assertEqual((int(out["hist"].sum()), int(hist.sum())), (10, 8))
 
+    def test_an_observation_and_a_commit_change_copies(self):
+        ref = prepared(slm.Config(n=2, k=1, B=4))
+        bias, hist = np.zeros(2, np.float32), np.zeros((2, 4), np.int64)
+        stamp = np.array([0, -5302298732530578752, 0, 0])  # the checksum of (0, 0): Q8
+        seen = ref.qb_observe(score=np.array([[0.25, 0.5], [0.5, 0.25]], np.float32), bias=bias,
+                              ticket=np.array([0, 0, stamp[1], 0]), stamp=stamp, hist=hist,
+                              mask=np.array([1, 0], np.int32))
+        self.assertEqual(list(seen["stamp"]), [0, stamp[1], 1, 1])
+        self.assertEqual((int(seen["hist"].sum()), int(hist.sum())), (2, 0))
+        new = ref.qb_commit(new_bias=np.array([0.5, -0.5], np.float32), bias=bias, **seen)
+        self.assertEqual((list(new["bias"]), new["stamp"][0]), ([0.5, -0.5], 1))
+        self.assertEqual((int(new["hist"].sum()), float(bias[0])), (0, 0))
+
+    def test_the_gradients_of_the_example(self):
+        made = backend(exact=True)
+        made.prepare(slm.Config.profile("linear", norm="none", d=1, l=1, n=1, k=1), {
+            name: np.full(shape, value, np.float32) for name, shape, value in (
+                ("w_router", (1, 1), 1), ("w_down", (1, 1), 3), ("w_expert", (1, 1, 1), 5),
+                ("w_lift", (1, 1), 7))})
+        out = made.layer_backward(x=np.array([[2.0]]), ids=np.array([[0]]), dy=np.array([[1.0]]))
+        made.close()
+        found = {name: float(value.sum()) for name, value in out.items() if name[:2] in ("dx", "dw")}
+        self.assertEqual(found, {"dx": 105, "dw_router": 0, "dw_down": 70, "dw_expert": 42,
+                                 "dw_lift": 30, "dw_shared": 0, "dweight": 210})
+
     def test_the_layer_is_the_same_in_both(self):
         config = slm.Config.profile("release", d=6, l=4, n=5, k=2, f=3, S=1, fs=3)
         rng = np.random.default_rng(7)

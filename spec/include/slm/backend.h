@@ -16,7 +16,7 @@
 extern "C" {
 #endif
 
-enum { SLM_ABI_MAJOR = 1, SLM_ABI_MINOR = 0 };
+enum { SLM_ABI_MAJOR = 1, SLM_ABI_MINOR = 1 };
 
 /* The stages whose rounding a backend declares; indices into slm_arithmetic.store. */
 typedef enum slm_stage {
@@ -47,6 +47,10 @@ typedef struct slm_arithmetic {
     double rsqrt_ulp;              /* c_r: relative error of 1/sqrt in units of 2^-24 */
     double balance;                /* u of balancing arithmetic, 0 stands for 0x1p-53 */
     uint32_t flushes_subnormals;   /* 1: inputs and results below 2^-126 may become 0 */
+    /* Since ABI 1.1: v of what a backward pass stores, beyond f32 or the element type. */
+    double store_gradient; /* dx, dr, du, dh, ...: gradients of activations      */
+    double
+        store_weight_gradient; /* dw_router, ..., dgamma                             */
 } slm_arithmetic;
 
 enum {
@@ -93,9 +97,9 @@ typedef struct slm_backend {
     slm_status (*open)(const slm_config *config, slm_handle **handle, slm_error *error);
     void (*close)(slm_handle *handle); /* accepts NULL */
 
-    /* Take the layer's weights, once before layer_forward. The caller keeps them alive
+    /* Take the layer's weights, once before layer_forward or layer_backward. The caller keeps them alive
      * and unchanged until close(); the backend packs or refers to them and never writes
-     * to them. NULL only without layer_forward. */
+     * to them. NULL only without these two operations. */
     slm_status (*prepare)(slm_handle *handle, const slm_weights *weights,
                           slm_error *error);
 

@@ -27,7 +27,14 @@ extern "C" {
     X(qb_hist_merge, DIST, "pooled counts of several parts")                           \
     X(qb_hist_solve, TRAIN, "new bias from pooled counts")                             \
     X(sign_step, TRAIN, "the loss-free sign update, for comparison")                   \
-    X(load_metrics, INFER, "load, MaxVio, CV, dead experts, residual imbalance")
+    X(load_metrics, INFER, "load, MaxVio, CV, dead experts, residual imbalance")       \
+    X(situ_glu_backward, TRAIN, "gradients of the SiTU-GLU activation")                \
+    X(rmsnorm_backward, TRAIN, "gradients of the RMSNorm")                             \
+    X(select_backward, TRAIN, "gradient of the logits through the chosen weights")     \
+    X(dense_ffn_backward, TRAIN, "gradients of the feed-forward network")              \
+    X(layer_backward, TRAIN, "gradients of the whole layer, with optional taps")       \
+    X(qb_observe, TRAIN, "counts of one micro-batch of a training step, once")         \
+    X(qb_commit, TRAIN, "the proposed bias put in force")
 
 typedef enum slm_op {
 #define SLM_OP_ENUM(name, level, purpose) SLM_OP_##name,
@@ -57,7 +64,7 @@ typedef enum slm_kind {
 } slm_kind;
 
 /* Where an argument lies and what it must look like. `dims` has one letter a
- * dimension: T d l n k f S B R as in slm/slm.h, g = 2 f, s = S fs, N = n + 1,
+ * dimension: T d l n k f S B R as in slm/slm.h, g = 2 f, s = S fs, t = 2 S fs, N = n + 1,
  * q = T k, 4 = four. `experts` is a mask of 1u << slm_expert_kind: the argument exists
  * for these kinds only. */
 typedef struct slm_field {
@@ -66,7 +73,8 @@ typedef struct slm_field {
     slm_role role;
     slm_kind kind;
     unsigned experts;
-    size_t offset; /* of the slm_tensor in the argument struct */
+    unsigned since; /* ABI minor that appended it to its operation; 0: always there */
+    size_t offset;  /* of the slm_tensor in the argument struct */
 } slm_field;
 
 typedef struct slm_op_info {
@@ -77,6 +85,7 @@ typedef struct slm_op_info {
     size_t args_size;
     size_t n_fields;
     const slm_field *fields;
+    int prepared; /* works on the weights of prepare()                      */
 } slm_op_info;
 
 /* Description of an operation; NULL when op is out of range. Static storage. */
@@ -105,8 +114,16 @@ slm_dtype slm_field_golden_dtype(const slm_field *field);
 slm_tensor slm_tensor_packed(void *data, slm_dtype dtype, uint32_t rank,
                              const size_t *shape);
 
+/* An optional argument of a call; NULL when it is absent, or when the caller's argument
+ * struct is of a minor version that did not have it yet. */
+const slm_tensor *slm_given(const slm_call *call, const slm_tensor *argument);
+
 /* Sub-view at the first index; rank shrinks by one. Precondition: index < shape[0]. */
 slm_tensor slm_tensor_at(const slm_tensor *tensor, size_t index);
+
+/* CRC-64/XZ of the little-endian bytes of n binary32 values, as its bit pattern: what a
+ * bias is known by. -0 and +0 differ.                                           Q8 */
+int64_t slm_checksum(const float *values, size_t n);
 
 /* Bytes of an element. */
 size_t slm_dtype_size(slm_dtype dtype);
@@ -131,13 +148,14 @@ slm_fail(slm_error *error, slm_status status, const char *op, const char *field,
  * X1. SHAPE: presence, rank, dtype, shape, products that overflow, workspace absent.
  * DOMAIN: sizes, eps, betas, rate, score outside [0, 1] (a NaN is not outside), ids
  * out of range or repeated, negative loads and counts, rows of a histogram that do not
- * sum to n_tokens. Host memory only is looked into. `args` points to the operation's
+ * sum to n_tokens, a mask that is not 0 or 1, a ticket or stamp that does not fit (Q8). Host memory only is looked into. `args` points to the operation's
  * argument struct. Nothing is written through it.                            X1, R5 */
 slm_status slm_check(slm_op op, const slm_config *config, const void *args,
                      slm_error *error);
 
 /* NONFINITE where the clause has none: bias of every operation; score and bias of the
- * balancing operations. NaN logits and poisoned rows are the operation's own (R4).
+ * balancing operations; new_bias of a commit; the inputs of the backward operations
+ * (in gate_up of situ_glu_backward only NaN). NaN logits and poisoned rows are the operation's own (R4).
  * The harness lets such cases reach a backend; a backend may call this. */
 slm_status slm_check_finite(slm_op op, const slm_config *config, const void *args,
                             slm_error *error);

@@ -259,6 +259,7 @@ typedef struct slm_qb_exact_args {
     slm_tensor new_bias;  /* [n]     out f32; T = 0: bias, bit for bit      */
     slm_tensor candidate; /* [n]     tap f64: before centring; T = 0: bias  */
     slm_tensor cutoff;    /* [T]     tap f32: alpha                         */
+    slm_tensor mask; /* [T]     optional i32: 0 leaves the token out, 1 counts it  Q5 */
 } slm_qb_exact_args;
 
 /* Add a batch's required biases to integer counts.                              Q3 */
@@ -267,6 +268,7 @@ typedef struct slm_qb_hist_accumulate_args {
     slm_tensor score; /* [T, n]  f32                                        */
     slm_tensor bias;  /* [n]     f32                                        */
     slm_tensor hist;  /* [n, B]  in and out i64: counts are added           */
+    slm_tensor mask;  /* [T]     optional i32, 0 or 1                    Q5 */
 } slm_qb_hist_accumulate_args;
 
 /* Pool counts of R parts.                                                   Q3, C1 */
@@ -299,7 +301,140 @@ typedef struct slm_load_metrics_args {
     slm_tensor ids;    /* [T, k]  i32                                       */
     slm_tensor load;   /* [n]     out i64                                   */
     slm_tensor metric; /* [4]     out f64: max_vio, cv, dead, residual      */
+    slm_tensor mask;   /* [T]     optional i32, 0 or 1                   Q5 */
 } slm_load_metrics_args;
+
+/* ---- since ABI 1.1 ---- */
+
+/* Gradients of h = situ_glu(a, b).                                              G1 */
+typedef struct slm_situ_glu_backward_args {
+    slm_call call;
+    slm_tensor gate_up;  /* [T, 2f]  gate a first, then up b; +-inf: its limit */
+    slm_tensor dh;       /* [T, f]   finite                                 */
+    slm_tensor dgate_up; /* [T, 2f]  out: da first, then db                 */
+} slm_situ_glu_backward_args;
+
+/* Gradients of r = gamma u / sqrt(mean(u^2) + eps).                             G2 */
+typedef struct slm_rmsnorm_backward_args {
+    slm_call call;
+    slm_tensor u;      /* [T, l]  finite                                    */
+    slm_tensor gamma;  /* [l]     optional, finite: absent means ones       */
+    slm_tensor dr;     /* [T, l]  finite                                    */
+    slm_tensor du;     /* [T, l]  out                                       */
+    slm_tensor dgamma; /* [l]     out f32: also when gamma is absent        */
+} slm_rmsnorm_backward_args;
+
+/* Gradient of the logits through the weights of the chosen.                     G3 */
+typedef struct slm_select_backward_args {
+    slm_call call;
+    slm_tensor logit;   /* [T, n]  f32, finite                              */
+    slm_tensor ids;     /* [T, k]  i32: the choice, distinct in a row       */
+    slm_tensor dweight; /* [T, k]  f32, finite                              */
+    slm_tensor dlogit;  /* [T, n]  out f32: exactly 0 where not chosen      */
+} slm_select_backward_args;
+
+/* Gradients of y = act(x W_gate^T, x W_up^T) W_out^T.                       G1, G4 */
+typedef struct slm_dense_ffn_backward_args {
+    slm_call call;
+    slm_tensor x;        /* [T, d]   finite, like every input               */
+    slm_tensor w_gate;   /* [f, d]                                          */
+    slm_tensor w_up;     /* [f, d]                                          */
+    slm_tensor w_out;    /* [d, f]                                          */
+    slm_tensor dy;       /* [T, d]                                          */
+    slm_tensor dx;       /* [T, d]   out                                    */
+    slm_tensor dw_gate;  /* [f, d]   out f32                                */
+    slm_tensor dw_up;    /* [f, d]   out f32                                */
+    slm_tensor dw_out;   /* [d, f]   out f32                                */
+    slm_tensor gate_up;  /* [T, 2f]  tap: gate sums first, then up sums     */
+    slm_tensor h;        /* [T, f]   tap                                    */
+    slm_tensor dh;       /* [T, f]   tap                                    */
+    slm_tensor dgate_up; /* [T, 2f]  tap                                    */
+} slm_dense_ffn_backward_args;
+
+/* Gradients of the layer at the choice that its forward made, on the weights of
+ * prepare(). Gradients of weights sum over the tokens of the call and are written, not
+ * added; an expert that no token chose gets exact zeros. Taps are the values of the
+ * backend's own recomputed or kept forward, then those of its backward.     G1-G5 */
+typedef struct slm_layer_backward_args {
+    slm_call call;
+    slm_tensor x;               /* [T, d]       finite                      */
+    slm_tensor ids;             /* [T, k]       i32: the choice, distinct in a row */
+    slm_tensor dy;              /* [T, d]       finite                      */
+    slm_tensor dx;              /* [T, d]       out                         */
+    slm_tensor dw_router;       /* [n, d]       out f32, like every weight  */
+    slm_tensor dw_down;         /* [l, d]       out                         */
+    slm_tensor dw_gate;         /* [n, f, l]    out  situ, swiglu           */
+    slm_tensor dw_up;           /* [n, f, l]    out  situ, swiglu           */
+    slm_tensor dw_out;          /* [n, l, f]    out  situ, swiglu           */
+    slm_tensor dw_expert;       /* [n, l, l]    out  linear                 */
+    slm_tensor dgamma;          /* [l]          out  with a norm            */
+    slm_tensor dw_lift;         /* [d, l]       out                         */
+    slm_tensor dw_shared_gate;  /* [S fs, d]    out  situ, swiglu           */
+    slm_tensor dw_shared_up;    /* [S fs, d]    out  situ, swiglu           */
+    slm_tensor dw_shared_out;   /* [d, S fs]    out  situ, swiglu           */
+    slm_tensor dw_shared;       /* [S, d, d]    out  linear                 */
+    slm_tensor dbias;           /* [n]          tap f32: exactly 0       G5 */
+    slm_tensor logit;           /* [T, n]       tap f32                     */
+    slm_tensor weight;          /* [T, k]       tap f32                     */
+    slm_tensor z;               /* [T, l]       tap                         */
+    slm_tensor gate_up;         /* [T, k, 2f]   tap: gate sums, then up sums */
+    slm_tensor h;               /* [T, k, f]    tap                         */
+    slm_tensor o;               /* [T, k, l]    tap                         */
+    slm_tensor u;               /* [T, l]       tap                         */
+    slm_tensor r;               /* [T, l]       tap                         */
+    slm_tensor shared_gate_up;  /* [T, 2 S fs]  tap                         */
+    slm_tensor hs;              /* [T, S fs]    tap                         */
+    slm_tensor dr;              /* [T, l]       tap                         */
+    slm_tensor du;              /* [T, l]       tap                         */
+    slm_tensor dweight;         /* [T, k]       tap f32                     */
+    slm_tensor dlogit;          /* [T, n]       tap f32: 0 where not chosen */
+    slm_tensor dh;              /* [T, k, f]    tap: of the weighted output */
+    slm_tensor dgate_up;        /* [T, k, 2f]   tap                         */
+    slm_tensor dz;              /* [T, l]       tap: summed over the slots  */
+    slm_tensor dhs;             /* [T, S fs]    tap                         */
+    slm_tensor dshared_gate_up; /* [T, 2 S fs]  tap                         */
+} slm_layer_backward_args;
+
+/* Members of a ticket and of a stamp. A checksum is the bit pattern of slm_checksum() of
+ * the bias. Ticket: what a forward pass knew. Stamp: the state of a balancing step. Q8 */
+enum {
+    SLM_TICKET_MODE,         /* an slm_mode                                  */
+    SLM_TICKET_VERSION,      /* of the bias that routed the batch            */
+    SLM_TICKET_CHECKSUM,     /* of the same                                  */
+    SLM_TICKET_MICRO_BATCH,  /* which of the step, from 0                    */
+    SLM_STAMP_VERSION = 0,   /* of the bias in force; steps committed so far */
+    SLM_STAMP_CHECKSUM,      /* of the bias in force                         */
+    SLM_STAMP_MICRO_BATCHES, /* observed in this step                       */
+    SLM_STAMP_TOKENS         /* observed in this step: the sum of every row of hist */
+};
+
+/* What a forward pass is run for. Only the first is observed. */
+typedef enum slm_mode {
+    SLM_MODE_TRAINING = 0,
+    SLM_MODE_RECOMPUTATION, /* of activations, for the backward pass        */
+    SLM_MODE_EVALUATION,    /* and inference                                */
+    SLM_MODE_COUNT
+} slm_mode;
+
+/* Observe one micro-batch of a step, at most once.                          Q4, Q8 */
+typedef struct slm_qb_observe_args {
+    slm_call call;
+    slm_tensor score;  /* [T, n]  f32                                       */
+    slm_tensor bias;   /* [n]     f32: the bias in force                    */
+    slm_tensor ticket; /* [4]     i64                                       */
+    slm_tensor stamp;  /* [4]     in and out i64                            */
+    slm_tensor hist;   /* [n, B]  in and out i64                            */
+    slm_tensor mask;   /* [T]     optional i32, 0 or 1                   Q5 */
+} slm_qb_observe_args;
+
+/* Put a proposed bias in force and begin the next step.                     Q4, Q8 */
+typedef struct slm_qb_commit_args {
+    slm_call call;
+    slm_tensor new_bias; /* [n]     f32, finite                             */
+    slm_tensor bias;     /* [n]     in and out f32                          */
+    slm_tensor stamp;    /* [4]     in and out i64                          */
+    slm_tensor hist;     /* [n, B]  in and out i64: zero afterwards         */
+} slm_qb_commit_args;
 
 #ifdef __cplusplus
 }

@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* conformance/bench_report.c - rows of a bench as a table and as JSON lines. */
+#include "bench_report.h"
+#include "bench_stats.h"
+
+#include <jansson.h>
+#include <string.h>
+
+void bench_settle(bench_row *row)
+{
+    double values[BENCH_SAMPLES];
+    size_t n = 0;
+
+    for (size_t i = 0; i < row->n; i++)
+        if (row->batch[i].quiet) values[n++] = row->batch[i].seconds;
+    row->n_quiet = n;
+    row->disturbed = n < BENCH_ENOUGH;
+    for (size_t i = 0; row->n_quiet == 0 && i < row->n; i++)
+        values[n++] = row->batch[i].seconds;
+    if (n) bench_quartiles(values, n, row->time);
+}
+
+void bench_compare(bench_row *row, const bench_row *other)
+{
+    const size_t n = row->n < other->n ? row->n : other->n;
+    double ratios[BENCH_SAMPLES], quartiles[3];
+    size_t pairs = 0;
+
+    for (size_t i = 0; i < n; i++)
+        if (row->batch[i].quiet && other->batch[i].quiet && row->batch[i].seconds > 0)
+            ratios[pairs++] = other->batch[i].seconds / row->batch[i].seconds;
+    row->ratio = 0;
+    if (pairs < BENCH_ENOUGH) return;
+    bench_quartiles(ratios, pairs, quartiles);
+    row->ratio = quartiles[1];
+}
+
+/* ---- the table ---- */
+
+static const char *duration(char *out, size_t size, double seconds)
+{
+    if (seconds < 1e-3)
+        snprintf(out, size, "%.3g us", seconds * 1e6);
+    else if (seconds < 1)
+        snprintf(out, size, "%.4g ms", seconds * 1e3);
+    else
+        snprintf(out, size, "%.4g s", seconds);
+    return out;
+}
+
+static const char *size_text(char *out, size_t size, double bytes)
+{
+    if (bytes < 0x1p20)
+        snprintf(out, size, "%.0f KiB", bytes / 0x1p10);
+    else if (bytes < 0x1p30)
+        snprintf(out, size, "%.0f MiB", bytes / 0x1p20);
+    else
+        snprintf(out, size, "%.0f GiB", bytes / 0x1p30);
+    return out;
+}
+
+void bench_table_roof(FILE *out, const bench_roof *roof)
+{
+    char text[32];
+
+    fprintf(
+        out, "roof with %zu thread%s (%s): binary32 FMA %.0f GFLOP/s; bf16 products ",
+        roof->threads, roof->threads == 1 ? "" : "s", roof->kernel, roof->fma / 1e9);
+    if (roof->dot > 0)
+        fprintf(out, "%.0f; AMX ", roof->dot / 1e9);
+    else
+        fputs("not available; AMX ", out);
+    if (roof->amx > 0)
+        fprintf(out, "%.0f\n", roof->amx / 1e9);
+    else
+        fputs("not available\n", out);
+    fputs("  read, GB/s:", out);
+    for (size_t i = 0; i < roof->n_sizes; i++)
+        if (i % 2 == 0 || i + 1 == roof->n_sizes)
+            fprintf(out, "  %s %.3g", size_text(text, sizeof text, roof->size[i]),
+                    roof->bandwidth[i] / 1e9);
+    fputc('\n', out);
+}
+
+void bench_table_head(FILE *out, const char *versus)
+{
+    fprintf(out, "%-24s %5s %3s %6s %3s %-20s %9s %21s %9s %6s %7s %5s %5s", "shape",
+            "n", "k", "T", "thr", "backend", "median", "quartiles", "tokens/s", "GB/s",
+            "GFLOP/s", "CPUs", "roof");
+    if (versus) fprintf(out, "  %.20s takes", versus);
+    fputc('\n', out);
+}
+
+void bench_table_row(FILE *out, const bench_row *row)
+{
+    char name[64], median[24], low[24], high[24], range[48];
+    const double t = row->time[1];
+
+    snprintf(name, sizeof name, "%.24s %.26s%s", row->shape, row->op,
+             row->config.dtype == SLM_BF16 ? " bf16" : "");
+    fprintf(out, "%-24s %5zu %3zu %6zu %3zu %-20.40s ", name, row->config.n_experts,
+            row->config.top_k, row->n_tokens, row->threads, row->backend);
+    if (row->skipped[0] || row->n == 0) {
+        fprintf(out, "not timed: %s\n", row->skipped);
+        return;
+    }
+    snprintf(range, sizeof range, "%s..%s", duration(low, sizeof low, row->time[0]),
+             duration(high, sizeof high, row->time[2]));
+    fprintf(out, "%9s %21s %9.4g %6.3g %7.4g %5.2f ",
+            duration(median, sizeof median, t), range, (double)row->n_tokens / t,
+            bench_bytes(&row->cost) / t / 1e9, row->cost.flops / t / 1e9, row->cores);
+    if (row->disturbed)
+        fprintf(out, "disturbed: %zu of %zu batches were quiet", row->n_quiet, row->n);
+    else if (row->roof > 0)
+        fprintf(out, "%3.0f %%", 100 * row->roof / t);
+    else
+        fprintf(out, "%5s", "-");
+    if (row->ratio > 0) fprintf(out, "  %.2fx", row->ratio);
+    fputc('\n', out);
+}
+
+/* ---- JSON lines ---- */
+
+static void put(FILE *out, json_t *object)
+{
+    json_dumpf(object, out, JSON_COMPACT);
+    fputc('\n', out);
+    json_decref(object);
+}
+
+void bench_json_head(FILE *out, const bench_origin *origin)
+{
+    put(out,
+        json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:s}", "kind", "bench", "format",
+                  "slm-bench/1", "slmoe", origin->slmoe, "spec", origin->spec, "system",
+                  origin->system, "cpu", origin->cpu, "date", origin->date));
+}
+
+void bench_json_roof(FILE *out, const bench_roof *roof)
+{
+    json_t *reading = json_array();
+
+    for (size_t i = 0; i < roof->n_sizes; i++)
+        json_array_append_new(reading,
+                              json_pack("[f, f]", roof->size[i], roof->bandwidth[i]));
+    put(out, json_pack("{s:s, s:I, s:s, s:f, s:f, s:f, s:o}", "kind", "roof", "threads",
+                       (json_int_t)roof->threads, "kernel", roof->kernel, "fma",
+                       roof->fma, "dot", roof->dot, "amx", roof->amx, "read", reading));
+}
+
+static json_t *batches(const bench_row *row, int quiet)
+{
+    json_t *array = json_array();
+
+    for (size_t i = 0; i < row->n; i++)
+        if (row->batch[i].quiet == quiet)
+            json_array_append_new(array, json_real(row->batch[i].seconds));
+    return array;
+}
+
+void bench_json_row(FILE *out, const bench_row *row, const char *versus)
+{
+    json_t *object = json_pack(
+        "{s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:s, s:I}", "kind", "row", "shape",
+        row->shape, "op", row->op, "dtype", slm_dtype_name(row->config.dtype), "T",
+        (json_int_t)row->n_tokens, "n", (json_int_t)row->config.n_experts, "k",
+        (json_int_t)row->config.top_k, "backend", row->backend, "threads",
+        (json_int_t)row->threads);
+
+    if (row->skipped[0] || row->n == 0) {
+        json_object_set_new(object, "skipped", json_string(row->skipped));
+        put(out, object);
+        return;
+    }
+    json_object_update_new(
+        object,
+        json_pack("{s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:b, s:[f,f,f], s:o, s:o}",
+                  "judged", (json_int_t)row->judged, "layers", (json_int_t)row->layers,
+                  "cores", row->cores, "flops", row->cost.flops, "bytes",
+                  bench_bytes(&row->cost), "working_set", row->cost.working_set, "roof",
+                  row->roof, "disturbed", row->disturbed, "quartiles", row->time[0],
+                  row->time[1], row->time[2], "quiet", batches(row, 1), "loud",
+                  batches(row, 0)));
+    if (row->ratio > 0) {
+        json_object_set_new(object, "versus", json_string(versus));
+        json_object_set_new(object, "ratio", json_real(row->ratio));
+    }
+    put(out, object);
+}

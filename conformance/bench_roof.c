@@ -1,0 +1,428 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* conformance/bench_roof.c - peak of FMA, bf16 products and tiles; read bandwidth. */
+#include "bench_roof.h"
+#include "stopwatch.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#if defined(__x86_64__) && defined(__GNUC__)
+#define SLM_X86 1
+#include <cpuid.h>
+#include <immintrin.h>
+#include <sys/syscall.h>
+#endif
+
+enum { AHEAD = 16, MAX_THREADS = 1024, TRIES = 15, HUGE = 1 << 21 };
+
+/* Seconds that the runs of one rate may take when others keep the CPUs busy. */
+static const double LONGEST = 0.25;
+
+static volatile float sink;
+
+/* Chains of sums that do not wait for each other. Variables, not an array: that would lie
+ * in memory. KEEP lets no value be known, so that the loops stay. */
+#define CHAINS 12
+#define EACH_CHAIN(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11)
+#define KEEP(kind, value) __asm__ volatile("" : "+" kind(value))
+
+/* ---- loops of arithmetic: each returns the FLOPs of `times` rounds ---- */
+
+typedef float four __attribute__((vector_size(16)));
+
+/* Products and sums as the compiler makes them for any machine. The chains begin with
+ * different numbers, or they would be one. */
+static double run_plain(size_t times)
+{
+    const four factor = {1.0000001f, 1.0000001f, 1.0000001f, 1.0000001f};
+    const four addend = {1e-9f, 1e-9f, 1e-9f, 1e-9f};
+    four all = {0};
+
+#define BEGIN(j) four sum##j = {j};
+#define ADD(j) sum##j = sum##j * factor + addend;
+#define END(j) all += sum##j;
+    EACH_CHAIN(BEGIN)
+    for (size_t i = 0; i < times; i++) {
+        EACH_CHAIN(ADD)
+    }
+    EACH_CHAIN(END)
+#undef END
+#undef ADD
+#undef BEGIN
+    sink = all[0];
+    return (double)times * CHAINS * 4 * 2;
+}
+
+#ifdef SLM_X86
+__attribute__((target("avx2,fma"))) static double run_avx2(size_t times)
+{
+    const __m256 factor = _mm256_set1_ps(1.0000001f), addend = _mm256_set1_ps(1e-9f);
+    __m256 all = _mm256_setzero_ps();
+
+#define BEGIN(j) __m256 sum##j = _mm256_setzero_ps();
+#define ADD(j)                                                                         \
+    sum##j = _mm256_fmadd_ps(sum##j, factor, addend);                                  \
+    KEEP("x", sum##j);
+#define END(j) all = _mm256_add_ps(all, sum##j);
+    EACH_CHAIN(BEGIN)
+    for (size_t i = 0; i < times; i++) {
+        EACH_CHAIN(ADD)
+    }
+    EACH_CHAIN(END)
+#undef END
+#undef ADD
+#undef BEGIN
+    sink = _mm256_cvtss_f32(all);
+    return (double)times * CHAINS * 8 * 2;
+}
+
+__attribute__((target("avx512f"))) static double run_avx512(size_t times)
+{
+    const __m512 factor = _mm512_set1_ps(1.0000001f), addend = _mm512_set1_ps(1e-9f);
+    __m512 all = _mm512_setzero_ps();
+
+#define BEGIN(j) __m512 sum##j = _mm512_setzero_ps();
+#define ADD(j)                                                                         \
+    sum##j = _mm512_fmadd_ps(sum##j, factor, addend);                                  \
+    KEEP("v", sum##j);
+#define END(j) all = _mm512_add_ps(all, sum##j);
+    EACH_CHAIN(BEGIN)
+    for (size_t i = 0; i < times; i++) {
+        EACH_CHAIN(ADD)
+    }
+    EACH_CHAIN(END)
+#undef END
+#undef ADD
+#undef BEGIN
+    sink = _mm512_reduce_add_ps(all);
+    return (double)times * CHAINS * 16 * 2;
+}
+
+__attribute__((target("avx512f,avx512bf16"))) static double run_dot(size_t times)
+{
+    const __m512bh ones = (__m512bh)_mm512_set1_epi32(0x3f803f80);
+    __m512 all = _mm512_setzero_ps();
+
+#define BEGIN(j) __m512 sum##j = _mm512_setzero_ps();
+#define ADD(j)                                                                         \
+    sum##j = _mm512_dpbf16_ps(sum##j, ones, ones);                                     \
+    KEEP("v", sum##j);
+#define END(j) all = _mm512_add_ps(all, sum##j);
+    EACH_CHAIN(BEGIN)
+    for (size_t i = 0; i < times; i++) {
+        EACH_CHAIN(ADD)
+    }
+    EACH_CHAIN(END)
+#undef END
+#undef ADD
+#undef BEGIN
+    sink = _mm512_reduce_add_ps(all);
+    return (double)times * CHAINS * 32 * 2;
+}
+
+/* What LDTILECFG reads: rows and bytes a row of the eight tiles. */
+typedef struct tile_shapes {
+    unsigned char palette, start_row, reserved[14];
+    uint16_t row_bytes[16];
+    unsigned char rows[16];
+} tile_shapes;
+
+/* Four sums of tiles 16 x 32 by 32 x 16. */
+__attribute__((target("amx-tile,amx-bf16"))) static double run_amx(size_t times)
+{
+    tile_shapes shapes = {.palette = 1};
+    float rows[256];
+
+    for (int i = 0; i < 8; i++) {
+        shapes.row_bytes[i] = 64;
+        shapes.rows[i] = 16;
+    }
+    memset(rows, 0, sizeof rows);
+    _tile_loadconfig(&shapes);
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    _tile_loadd(4, rows, 64);
+    _tile_loadd(5, rows, 64);
+    _tile_loadd(6, rows, 64);
+    _tile_loadd(7, rows, 64);
+    for (size_t i = 0; i < times; i++) {
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_dpbf16ps(1, 4, 7);
+        _tile_dpbf16ps(2, 5, 6);
+        _tile_dpbf16ps(3, 5, 7);
+    }
+    _tile_stored(0, rows, 64);
+    _tile_release();
+    sink = rows[0];
+    return (double)times * 4 * 16 * 16 * 32 * 2;
+}
+
+/* Bits of a leaf's subleaf; 0 where there is no such leaf. */
+static int has_bits(unsigned leaf, unsigned subleaf, int reg, unsigned bits)
+{
+    unsigned r[4];
+
+    return __get_cpuid_count(leaf, subleaf, &r[0], &r[1], &r[2], &r[3]) &&
+           (r[reg] & bits) == bits;
+}
+
+static int has_dot(void)
+{
+    return __builtin_cpu_supports("avx512f") && has_bits(7, 1, 0, 1u << 5);
+}
+
+/* Tiles and their bf16 products; and the system lets this process use them. */
+static int has_amx(void)
+{
+    enum { REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 };
+
+    return has_bits(7, 0, 3, 1u << 22 | 1u << 24) &&
+           syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
+}
+#endif
+
+/* ---- reading ---- */
+
+typedef uint32_t words __attribute__((vector_size(64)));
+
+/* Four streams at once, asked for ahead, or one. */
+static inline __attribute__((always_inline)) uint32_t read_all(const words *data,
+                                                               size_t n, int streams)
+{
+    const size_t step = streams ? n / 4 : 1, stride = streams ? 1 : 4;
+    const words *at = data;
+    words a = {0}, b = {0}, c = {0}, d = {0};
+
+    for (size_t i = 0; i < n / 4; i++, at += stride) {
+        if (streams) {
+            __builtin_prefetch(at + AHEAD);
+            __builtin_prefetch(at + step + AHEAD);
+            __builtin_prefetch(at + 2 * step + AHEAD);
+            __builtin_prefetch(at + 3 * step + AHEAD);
+        }
+        a ^= at[0];
+        b ^= at[step];
+        c ^= at[2 * step];
+        d ^= at[3 * step];
+    }
+    a ^= b ^ c ^ d;
+    return a[0];
+}
+
+static uint32_t read_plain(const words *data, size_t n, int streams)
+{
+    return read_all(data, n, streams);
+}
+
+#ifdef SLM_X86
+__attribute__((target("avx2"))) static uint32_t read_avx2(const words *data, size_t n,
+                                                          int streams)
+{
+    return read_all(data, n, streams);
+}
+
+__attribute__((target("avx512f"))) static uint32_t read_avx512(const words *data,
+                                                               size_t n, int streams)
+{
+    return read_all(data, n, streams);
+}
+#endif
+
+/* ---- threads that begin and end together ---- */
+
+typedef struct crew {
+    pthread_barrier_t together;
+    double (*compute)(size_t times); /* or, if NULL, */
+    uint32_t (*read)(const words *data, size_t n, int streams);
+    int streams;
+    size_t times;
+} crew;
+
+typedef struct member {
+    crew *all;
+    const words *data;
+    size_t n;
+    double seconds;
+    double busy; /* of them on a CPU */
+    double work; /* FLOPs or bytes   */
+    pthread_t thread;
+} member;
+
+static double own_busy(void)
+{
+    struct timespec time;
+
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
+static void *run_member(void *argument)
+{
+    member *own = argument;
+    crew *all = own->all;
+    double start, busy;
+
+    pthread_barrier_wait(&all->together);
+    start = stopwatch_now();
+    busy = own_busy();
+    if (all->compute) {
+        own->work = all->compute(all->times);
+    } else {
+        for (size_t i = 0; i < all->times; i++)
+            sink = (float)all->read(own->data, own->n, all->streams);
+        own->work = (double)(all->times * own->n * sizeof *own->data);
+    }
+    own->busy = own_busy() - busy;
+    pthread_barrier_wait(&all->together);
+    own->seconds = stopwatch_now() - start;
+    return NULL;
+}
+
+/* Work a second of all threads together; 0 without memory. *busy: of the first. What only
+ * computes is slowed down by others only while it is off its CPU, so those seconds do not
+ * count; what reads shares the memory with the other threads, so all count. */
+static double run_crew(crew *all, const words *data, size_t n_words, size_t threads,
+                       double *busy)
+{
+    member *members = calloc(threads, sizeof *members);
+    size_t started = 0;
+    double work = 0, longest = 0, rates = 0;
+
+    *busy = 1;
+    if (!members) return 0;
+    pthread_barrier_init(&all->together, NULL, (unsigned)threads);
+    for (; started < threads; started++) {
+        members[started].all = all;
+        members[started].n = n_words / threads;
+        members[started].data = data ? data + started * (n_words / threads) : NULL;
+        /* Those that wait for one that cannot come wait for ever: end here. */
+        if (pthread_create(&members[started].thread, NULL, run_member,
+                           &members[started]))
+            abort();
+    }
+    for (size_t i = 0; i < threads; i++) {
+        pthread_join(members[i].thread, NULL);
+        work += members[i].work;
+        if (members[i].busy > 0) rates += members[i].work / members[i].busy;
+        if (members[i].seconds > longest) longest = members[i].seconds;
+    }
+    pthread_barrier_destroy(&all->together);
+    *busy = members[0].busy;
+    free(members);
+    if (all->compute) return rates;
+    return longest > 0 ? work / longest : 0;
+}
+
+/* The best of several runs of about two milliseconds: a slice of time that others leave
+ * alone now and then. */
+static double best_rate(crew *all, const words *data, size_t n_words, size_t threads)
+{
+    const double end = stopwatch_now() + LONGEST;
+    double best = 0, busy = 0;
+
+    all->times = 1;
+    run_crew(all, data, n_words, threads, &busy);
+    while (busy < 2e-3 && all->times < (size_t)1 << 40) {
+        all->times *= 2;
+        run_crew(all, data, n_words, threads, &busy);
+    }
+    for (int i = 0; i < TRIES && (i < 3 || stopwatch_now() < end); i++) {
+        const double rate = run_crew(all, data, n_words, threads, &busy);
+
+        if (rate > best) best = rate;
+    }
+    return best;
+}
+
+static double peak_of(double (*compute)(size_t times), size_t threads)
+{
+    crew all = {.compute = compute};
+
+    return best_rate(&all, NULL, 0, threads);
+}
+
+typedef struct kernels {
+    const char *name;
+    double (*compute)(size_t times);
+    uint32_t (*read)(const words *data, size_t n, int streams);
+} kernels;
+
+static kernels pick(void)
+{
+#ifdef SLM_X86
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx512f"))
+        return (kernels){"avx512", run_avx512, read_avx512};
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+        return (kernels){"avx2", run_avx2, read_avx2};
+#endif
+    return (kernels){"plain", run_plain, read_plain};
+}
+
+/* No more than a quarter of the machine's memory, or a gibibyte. */
+static size_t most_bytes(void)
+{
+    const double memory =
+        (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+    const double most = memory / 4 < 0x1p30 ? memory / 4 : 0x1p30;
+
+    return most > 0x1p24 ? (size_t)most : (size_t)1 << 24;
+}
+
+/* Read sizes from 16 KiB a thread on, each twice the one before. */
+static int measure_reading(bench_roof *out, const kernels *use, double largest)
+{
+    const size_t smallest = out->threads << 14, most = most_bytes();
+    size_t n = 1;
+    words *data;
+
+    while (n < BENCH_SIZES && (double)(smallest << (n - 1)) < largest &&
+           smallest << n <= most)
+        n++;
+
+    const size_t bytes = ((smallest << (n - 1)) + HUGE - 1) / HUGE * HUGE;
+
+    data = aligned_alloc(HUGE, bytes);
+    if (!data) return 0;
+    madvise(data, bytes, MADV_HUGEPAGE);
+    memset(data, 1, bytes);
+    for (size_t i = 0; i < n; i++) {
+        out->size[i] = (double)(smallest << i);
+        for (int streams = 0; streams < 2; streams++) {
+            crew all = {.read = use->read, .streams = streams};
+            const double rate =
+                best_rate(&all, data, (smallest << i) / sizeof *data, out->threads);
+
+            if (rate > out->bandwidth[i]) out->bandwidth[i] = rate;
+        }
+    }
+    free(data);
+    out->n_sizes = n;
+    /* What is smaller is not read more slowly: a dip is a disturbance. */
+    for (size_t i = n; i-- > 1;)
+        if (out->bandwidth[i - 1] < out->bandwidth[i])
+            out->bandwidth[i - 1] = out->bandwidth[i];
+    return 1;
+}
+
+int bench_roof_measure(bench_roof *out, size_t threads, double largest)
+{
+    const kernels use = pick();
+
+    memset(out, 0, sizeof *out);
+    if (threads == 0 || threads > MAX_THREADS) return 0;
+    out->threads = threads;
+    strcpy(out->kernel, use.name);
+    out->fma = peak_of(use.compute, threads);
+#ifdef SLM_X86
+    if (has_dot()) out->dot = peak_of(run_dot, threads);
+    if (has_amx()) out->amx = peak_of(run_amx, threads);
+#endif
+    return measure_reading(out, &use, largest);
+}

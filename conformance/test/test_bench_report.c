@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* conformance/test/test_bench_report.c - a bench as table, JSON lines and picture. */
+#include "bench_report.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bench_row make_row(const char *backend, size_t n_tokens, double seconds)
+{
+    bench_row row = {.shape = "mini",
+                     .op = "layer_forward",
+                     .n_tokens = n_tokens,
+                     .threads = 2,
+                     .cost = {.flops = 100, .weights = 50, .inputs = 10, .outputs = 5},
+                     .roof = seconds / 2,
+                     .n = 5};
+
+    row.config.n_experts = 64;
+    row.config.top_k = 2;
+    snprintf(row.backend, sizeof row.backend, "%s", backend);
+    for (size_t i = 0; i < row.n; i++) row.batch[i] = (bench_batch){seconds, 1};
+    bench_settle(&row);
+    return row;
+}
+
+/* What a function wrote; the caller's. */
+static char *picture(const bench_row *rows, size_t n)
+{
+    char *text = NULL;
+    size_t size;
+    FILE *out = open_memstream(&text, &size);
+
+    assert_non_null(out);
+    bench_svg(out, rows, n);
+    fclose(out);
+    return text;
+}
+
+/* Every element is closed by its own name, in order; no stray < or &. */
+static void is_well_formed(const char *at)
+{
+    const char *open[64];
+    size_t length[64], depth = 0;
+
+    for (; (at = strpbrk(at, "<&")) != NULL; at++) {
+        if (*at == '&') {
+            assert_true(strncmp(at, "&lt;", 4) == 0 || strncmp(at, "&gt;", 4) == 0 ||
+                        strncmp(at, "&amp;", 5) == 0);
+            continue;
+        }
+        if (at[1] == '?') continue;
+
+        const char *end = strchr(at, '>');
+
+        assert_non_null(end);
+        if (at[1] == '/') {
+            assert_true(depth > 0);
+            depth--;
+            assert_int_equal((size_t)(end - at - 2), length[depth]);
+            assert_memory_equal(at + 2, open[depth], length[depth]);
+        } else if (end[-1] != '/') {
+            assert_true(depth < 64);
+            open[depth] = at + 1;
+            length[depth++] = strcspn(at + 1, " >");
+        }
+    }
+    assert_int_equal(depth, 0);
+}
+
+static size_t count(const char *text, const char *part)
+{
+    size_t n = 0;
+
+    for (; (text = strstr(text, part)) != NULL; text++) n++;
+    return n;
+}
+
+static void a_picture_has_a_line_for_each_backend(void **state)
+{
+    (void)state;
+    const bench_row rows[] = {make_row("cpu", 1, 1), make_row("cpu", 16, 2),
+                              make_row("other", 1, 1), make_row("other", 16, 4)};
+    char *svg = picture(rows, 4);
+
+    is_well_formed(svg);
+    assert_int_equal(count(svg, "<polyline"), 2);
+    assert_int_equal(count(svg, "<circle"), 4);
+    assert_int_equal(count(svg, "<g "), 1);
+    free(svg);
+}
+
+static void what_was_disturbed_or_not_timed_is_not_drawn(void **state)
+{
+    (void)state;
+    bench_row rows[] = {make_row("cpu", 1, 1), make_row("cpu", 16, 2),
+                        make_row("other", 1, 1)};
+    char *svg;
+
+    rows[1].disturbed = 1;
+    strcpy(rows[2].skipped, "has none");
+    svg = picture(rows, 3);
+    is_well_formed(svg);
+    assert_int_equal(count(svg, "<circle"), 1);
+    free(svg);
+    svg = picture(rows + 1, 2);
+    is_well_formed(svg);
+    assert_int_equal(count(svg, "<circle"), 0);
+    free(svg);
+}
+
+static void names_of_strangers_stay_text(void **state)
+{
+    (void)state;
+    const bench_row row = make_row("<b>&\x01\xff", 1, 1);
+    char *svg = picture(&row, 1);
+
+    is_well_formed(svg);
+    assert_non_null(strstr(svg, "&lt;b&gt;&amp;??"));
+    free(svg);
+}
+
+static void a_line_of_json_has_every_batch(void **state)
+{
+    (void)state;
+    bench_row row = make_row("cpu", 16, 2);
+    char *text = NULL;
+    size_t size;
+    FILE *out = open_memstream(&text, &size);
+    json_t *object;
+
+    row.batch[0].quiet = 0;
+    bench_settle(&row);
+    row.ratio = 1.5;
+    bench_json_row(out, &row, "other");
+    fclose(out);
+    object = json_loads(text, 0, NULL);
+    assert_non_null(object);
+    assert_int_equal(count(text, "\n"), 1);
+    assert_int_equal(json_array_size(json_object_get(object, "quiet")), 4);
+    assert_int_equal(json_array_size(json_object_get(object, "loud")), 1);
+    assert_true(json_is_true(json_object_get(object, "disturbed")));
+    assert_string_equal(json_string_value(json_object_get(object, "versus")), "other");
+    json_decref(object);
+    free(text);
+}
+
+/* One line of the table. */
+static char *line_of(const bench_row *row)
+{
+    char *text = NULL;
+    size_t size;
+    FILE *out = open_memstream(&text, &size);
+
+    bench_table_row(out, row);
+    fclose(out);
+    assert_int_equal(count(text, "\n"), 1);
+    return text;
+}
+
+static void the_table_shows_no_share_of_a_disturbed_row(void **state)
+{
+    (void)state;
+    bench_row row = make_row("cpu", 16, 2);
+    char *line = line_of(&row);
+
+    assert_non_null(strstr(line, "50 %"));
+    free(line);
+    row.batch[0].quiet = 0;
+    bench_settle(&row);
+    line = line_of(&row);
+    assert_null(strstr(line, "50 %"));
+    assert_non_null(strstr(line, "disturbed: 4 of 5 batches were quiet"));
+    free(line);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_picture_has_a_line_for_each_backend),
+        cmocka_unit_test(what_was_disturbed_or_not_timed_is_not_drawn),
+        cmocka_unit_test(names_of_strangers_stay_text),
+        cmocka_unit_test(a_line_of_json_has_every_batch),
+        cmocka_unit_test(the_table_shows_no_share_of_a_disturbed_row),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

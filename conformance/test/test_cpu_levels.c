@@ -1,0 +1,239 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* conformance/test/test_cpu_levels.c - the backend `cpu`: one result at each instruction
+ * set, whatever the threads, the batch and the cut; and which sets it takes.
+ *
+ * Levels that this CPU has not are passed over, as no test can run them here. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cpu_call.h"
+
+static const char *const levels[] = {"plain", "avx2", "avx512"};
+enum { N_LEVELS = sizeof levels / sizeof *levels };
+
+/* 0 when this CPU cannot run it. */
+static int force(const char *level)
+{
+    const slm_config config = cpu_tiny();
+    slm_handle *handle;
+
+    setenv("SLM_CPU_LEVEL", level, 1);
+    if (slm_cpu_backend()->open(&config, &handle, NULL) != SLM_OK) return 0;
+    slm_cpu_backend()->close(handle);
+    return 1;
+}
+
+/* Several panels in every direction, the last ones odd. */
+static slm_config wide(void)
+{
+    slm_config config = cpu_tiny();
+
+    config.d_model = 701;
+    config.d_latent = 333;
+    config.d_expert = 75;
+    config.d_shared = 50;
+    return config;
+}
+
+static void assert_threads_change_no_bit(slm_op op, const slm_config *config,
+                                         size_t tokens)
+{
+    for (int threads = 2; threads <= 4; threads += 2) {
+        cpu_outcome one = cpu_run(op, config, tokens, NULL, CPU_PACKED, 1, 0);
+        cpu_outcome other =
+            cpu_run(op, config, tokens, NULL, CPU_SHIFTED, threads, 0xff);
+
+        assert_int_equal(one.status, SLM_OK);
+        cpu_same_bits(&one, &other);
+        cpu_release(&one);
+        cpu_release(&other);
+    }
+}
+
+static void each_level_has_the_same_bits_for_any_number_of_threads(void **state)
+{
+    static const slm_op ops[] = {SLM_OP_route, SLM_OP_dense_ffn, SLM_OP_layer_forward,
+                                 SLM_OP_dense_ffn_backward, SLM_OP_layer_backward};
+    static const size_t tokens[] = {1, 17, 140};
+    const slm_config config = wide();
+    size_t ran = 0;
+
+    (void)state;
+    for (size_t i = 0; i < N_LEVELS; i++)
+        for (size_t o = 0; force(levels[i]) && o < sizeof ops / sizeof *ops; o++)
+            for (size_t t = 0; t < sizeof tokens / sizeof *tokens; t++, ran++)
+                assert_threads_change_no_bit(ops[o], &config, tokens[t]);
+    assert_true(ran >= 15); /* plain runs everywhere */
+}
+
+static uint16_t to_bf16(float value)
+{
+    uint32_t bits;
+
+    memcpy(&bits, &value, sizeof bits);
+    return (uint16_t)(bits >> 16);
+}
+
+enum { BATCH = 67 };
+
+/* Token t alone gives the bits that it has in the batch. */
+static void assert_batch_changes_no_bit(const slm_config *config)
+{
+    const size_t d = config->d_model, size = slm_dtype_size(config->dtype);
+    unsigned char *x = malloc(BATCH * d * size);
+    const cpu_given all[] = {{"x", x}, {NULL, NULL}};
+    cpu_outcome batch;
+
+    assert_non_null(x);
+    for (size_t i = 0; i < BATCH * d; i++) {
+        const float value = cpu_noise("x", i);
+        const uint16_t half = to_bf16(value);
+
+        memcpy(x + i * size, size == 2 ? (const void *)&half : (const void *)&value,
+               size);
+    }
+    batch = cpu_run(SLM_OP_layer_forward, config, BATCH, all, CPU_PACKED, 2, 0);
+    assert_int_equal(batch.status, SLM_OK);
+    for (size_t t = 0; t < BATCH; t += 11) {
+        const cpu_given one[] = {{"x", x + t * d * size}, {NULL, NULL}};
+        cpu_outcome alone =
+            cpu_run(SLM_OP_layer_forward, config, 1, one, CPU_PACKED, 3, 0xff);
+
+        for (size_t i = 0; i < alone.n; i++)
+            assert_memory_equal(alone.bytes[i], batch.bytes[i] + t * alone.size[i],
+                                alone.size[i]);
+        cpu_release(&alone);
+    }
+    cpu_release(&batch);
+    free(x);
+}
+
+static void a_token_has_the_same_bits_in_every_batch_at_each_level(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < N_LEVELS; i++)
+        for (int kind = 0; force(levels[i]) && kind < SLM_EXPERT_KINDS; kind++) {
+            slm_config config = wide();
+
+            config.expert = (slm_expert_kind)kind;
+            assert_batch_changes_no_bit(&config);
+        }
+}
+
+static void bf16_has_the_same_bits_in_every_batch_at_each_level(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < N_LEVELS; i++) {
+        slm_config config = wide();
+
+        config.dtype = SLM_BF16;
+        if (!force(levels[i])) continue;
+        assert_batch_changes_no_bit(&config);
+        assert_threads_change_no_bit(SLM_OP_layer_forward, &config, 50);
+    }
+}
+
+/* Largest |a - b| over the largest |b| of an output. */
+static double distance(const cpu_outcome *a, const cpu_outcome *b, const char *name)
+{
+    const float *one = cpu_output(a, name), *other = cpu_output(b, name);
+    double most = 0.0, scale = 0.0;
+
+    for (size_t i = 0; i < b->n; i++)
+        for (size_t e = 0; strcmp(b->name[i], name) == 0 && e < b->size[i] / 4; e++) {
+            most = fmax(most, fabs((double)one[e] - (double)other[e]));
+            scale = fmax(scale, fabs((double)other[e]));
+        }
+    assert_true(scale > 0.0);
+    return most / scale;
+}
+
+/* Sums of 701 terms and more, in one order everywhere: FMA or not is all that differs. */
+static void levels_agree_to_rounding(void **state)
+{
+    static const char *const outputs[] = {"z", "h", "hs", "o", "y"};
+    const slm_config config = wide();
+    cpu_outcome plain;
+
+    (void)state;
+    assert_true(force("plain"));
+    plain = cpu_run(SLM_OP_layer_forward, &config, 40, NULL, CPU_PACKED, 2, 0);
+    for (size_t i = 1; i < N_LEVELS; i++) {
+        cpu_outcome out;
+
+        if (!force(levels[i])) continue;
+        out = cpu_run(SLM_OP_layer_forward, &config, 40, NULL, CPU_PACKED, 2, 0);
+        for (size_t o = 0; o < sizeof outputs / sizeof *outputs; o++)
+            assert_true(distance(&out, &plain, outputs[o]) < 0x1p-15);
+        cpu_release(&out);
+    }
+    cpu_release(&plain);
+}
+
+static void fma_levels_have_the_same_bits(void **state)
+{
+    const slm_config config = wide();
+    cpu_outcome one, other;
+
+    (void)state;
+    if (!force("avx512")) skip();
+    one = cpu_run(SLM_OP_layer_forward, &config, 40, NULL, CPU_PACKED, 2, 0);
+    assert_true(force("avx2"));
+    other = cpu_run(SLM_OP_layer_forward, &config, 40, NULL, CPU_PACKED, 2, 0);
+    cpu_same_bits(&one, &other);
+    cpu_release(&one);
+    cpu_release(&other);
+}
+
+static void a_level_that_is_none_is_refused_by_name(void **state)
+{
+    const slm_backend *backend = slm_cpu_backend();
+    const slm_config config = cpu_tiny();
+    slm_handle *handle = NULL;
+    char reason[160] = "";
+    slm_error error;
+
+    (void)state;
+    setenv("SLM_CPU_LEVEL", "avx1024", 1);
+    assert_false(backend->supports(&config, SLM_OP_select, 1, reason, sizeof reason));
+    assert_non_null(strstr(reason, "avx1024"));
+    assert_int_equal(backend->open(&config, &handle, &error), SLM_ERR_UNSUPPORTED);
+    assert_string_equal(error.field, "SLM_CPU_LEVEL");
+    assert_non_null(strstr(error.expected, "avx1024"));
+    assert_null(handle);
+}
+
+static void without_the_variable_the_best_level_is_taken(void **state)
+{
+    const slm_config config = cpu_tiny();
+    slm_handle *handle = NULL;
+
+    (void)state;
+    unsetenv("SLM_CPU_LEVEL");
+    assert_int_equal(slm_cpu_backend()->open(&config, &handle, NULL), SLM_OK);
+    slm_cpu_backend()->close(handle);
+    slm_cpu_backend()->close(NULL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(each_level_has_the_same_bits_for_any_number_of_threads),
+        cmocka_unit_test(a_token_has_the_same_bits_in_every_batch_at_each_level),
+        cmocka_unit_test(bf16_has_the_same_bits_in_every_batch_at_each_level),
+        cmocka_unit_test(levels_agree_to_rounding),
+        cmocka_unit_test(fma_levels_have_the_same_bits),
+        cmocka_unit_test(a_level_that_is_none_is_refused_by_name),
+        cmocka_unit_test(without_the_variable_the_best_level_is_taken),
+    };
+
+    setenv("SLM_TEST_BACKEND", "cpu", 1);
+    return cmocka_run_group_tests(tests, NULL, NULL) != 0;
+}

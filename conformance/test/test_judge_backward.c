@@ -1,0 +1,570 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_judge_backward.c - the judge on backward passes: right ones pass, each known fault
+ * is found in its own stage, with taps and without. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include <mutants/mutants.h>
+#include <testee.h>
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../seeded.h"
+#include "case.h"
+
+enum { D = 22, L = 12, N = 8, K = 2, F = 10, S = 2, FS = 6, T = 12 };
+
+/* What a case looks like. */
+typedef struct look {
+    const char *profile;
+    size_t k;
+    double scale; /* of gate and up: their sums grow with it  */
+    double out;   /* of the experts' last matrix              */
+    double dy;
+    double router;
+    slm_dtype dtype;
+} look;
+
+static const look looks[] = {
+    {"paper", K, 1, 1, 1, 1, SLM_F32},       {"paper", K, 48, 1, 1, 1, SLM_F32},
+    {"paper", K, 1, 0x1p-12, 1, 1, SLM_F32}, {"release", K, 1, 1, 0x1p-20, 1, SLM_F32},
+    {"paper", 1, 1, 1, 1, 1, SLM_F32},       {"release", 1, 1, 1, 1, 1, SLM_F32},
+    {"vanilla", 3, 1, 1, 1, 1, SLM_F32},     {"linear", K, 1, 1, 1, 1, SLM_F32},
+    {"paper", K, 1, 1, 1, 1, SLM_BF16},      {"paper", N, 4, 1, 1, 1, SLM_F32},
+    {"paper", K, 1, 1, 1, 20, SLM_F32}};
+
+enum { LOOKS = sizeof looks / sizeof *looks, ROOM = 64 };
+
+/* A case, its values, and what holds its frame. */
+typedef struct run {
+    made_case made;
+    slm_testee *testee;
+    float *values[ROOM];
+    size_t n_values;
+} run;
+
+static float *seeded(run *at, const char *name, double scale, double add)
+{
+    const slm_config *config = &at->made.test.config;
+    size_t n_weights, count = 1;
+    const slm_field *field = NULL, *weights = slm_weight_fields(&n_weights);
+    const slm_op_info *info = slm_op_describe(at->made.test.op);
+    const unsigned bits = config->dtype == SLM_BF16 ? 7 : 18;
+    float *out;
+
+    for (size_t i = 0; i < info->n_fields; i++)
+        if (strcmp(info->fields[i].name, name) == 0) field = &info->fields[i];
+    for (size_t i = 0; i < n_weights && !field; i++)
+        if (strcmp(weights[i].name, name) == 0) field = &weights[i];
+    for (const char *dim = field->dims; *dim; dim++) {
+        size_t size = 0;
+
+        slm_dim(config, &at->made.test.call, *dim, &size);
+        count *= size;
+    }
+    out = calloc(count + 1, sizeof *out);
+    assert_non_null(out);
+    for (size_t i = 0; i < count; i++)
+        out[i] = seeded_value(11, name, i, bits, ldexp(scale, -(int)bits), add);
+    at->values[at->n_values++] = out;
+    case_in(&at->made, name, out);
+    return out;
+}
+
+/* Experts 6 and 7 stay idle where k allows it. */
+static void choose(run *at, size_t k)
+{
+    int32_t *ids = calloc(T * k + 1, sizeof *ids);
+
+    assert_non_null(ids);
+    for (size_t t = 0; t < T; t++)
+        for (size_t q = 0; q < k; q++)
+            ids[t * k + q] = (int32_t)((t * 5 + q * (k < N ? 2 : 1)) % (k < N ? 6 : N));
+    at->values[at->n_values++] = (float *)(void *)ids;
+    case_in(&at->made, "ids", ids);
+}
+
+static void hold_frame(run *at, const slm_backend *table)
+{
+    char why[TESTEE_WHY] = "";
+
+    at->made.test.in = at->made.in;
+    at->made.test.outcomes = &at->made.outcome;
+    at->made.outcome.out = at->made.out;
+    at->testee = testee_open_table(table, true);
+    assert_non_null(at->testee);
+    if (!testee_frame(at->testee, &at->made.test, NULL, &at->made.frame, why))
+        fail_msg("%s", why);
+}
+
+static void open_layer(run *at, const slm_backend *table, const look *how)
+{
+    slm_config *config = &at->made.test.config;
+
+    memset(at, 0, sizeof *at);
+    case_begin(&at->made, SLM_OP_layer_backward, how->profile);
+    config->d_model = D;
+    config->d_latent = L;
+    config->n_experts = N;
+    config->top_k = how->k;
+    config->d_expert = F;
+    config->n_shared = S;
+    config->d_shared = FS;
+    config->dtype = how->dtype;
+    at->made.test.call.n_tokens = T;
+    seeded(at, "x", 1, 0);
+    choose(at, how->k);
+    seeded(at, "dy", how->dy, 0);
+    seeded(at, "w_router", 0.5 * how->router, 0);
+    seeded(at, "w_down", 0.5, 0);
+    if (config->expert == SLM_EXPERT_LINEAR) {
+        seeded(at, "w_expert", 0.5, 0);
+        seeded(at, "w_shared", 0.5, 0);
+    } else {
+        seeded(at, "w_gate", 0.5 * how->scale, 0);
+        seeded(at, "w_up", 0.5 * how->scale, 0);
+        seeded(at, "w_out", 0.5 * how->out, 0);
+        seeded(at, "w_shared_gate", 0.5 * how->scale, 0);
+        seeded(at, "w_shared_up", 0.5 * how->scale, 0);
+        seeded(at, "w_shared_out", 0.5, 0);
+    }
+    if (config->norm == SLM_NORM_RMS) seeded(at, "gamma", 0.25, 1);
+    seeded(at, "w_lift", 0.5, 0);
+    hold_frame(at, table);
+}
+
+static void open_dense(run *at, const slm_backend *table, const look *how)
+{
+    slm_config *config = &at->made.test.config;
+
+    memset(at, 0, sizeof *at);
+    case_begin(&at->made, SLM_OP_dense_ffn_backward, how->profile);
+    config->d_model = D;
+    config->d_expert = F;
+    config->dtype = how->dtype;
+    at->made.test.call.n_tokens = T;
+    seeded(at, "x", 1, 0);
+    seeded(at, "w_gate", 0.5 * how->scale, 0);
+    seeded(at, "w_up", 0.5 * how->scale, 0);
+    seeded(at, "w_out", 0.5 * how->out, 0);
+    seeded(at, "dy", how->dy, 0);
+    hold_frame(at, table);
+}
+
+/* A single operation of the layer's sizes; its inputs are seeded by the caller. */
+static void open_single(run *at, slm_op op, const look *how)
+{
+    slm_config *config = &at->made.test.config;
+
+    memset(at, 0, sizeof *at);
+    case_begin(&at->made, op, how->profile);
+    config->d_latent = L;
+    config->n_experts = N;
+    config->top_k = how->k;
+    config->d_expert = F;
+    config->dtype = how->dtype;
+    at->made.test.call.n_tokens = T;
+}
+
+static void open_slopes(run *at, const slm_backend *table, const look *how)
+{
+    float *gate_up;
+
+    open_single(at, SLM_OP_situ_glu_backward, how);
+    gate_up = seeded(at, "gate_up", 4 * how->scale, 0);
+    seeded(at, "dh", how->dy, 0);
+    gate_up[1] = gate_up[2 * F + F] = INFINITY;
+    gate_up[3] = gate_up[4 * F + F + 3] = -INFINITY;
+    gate_up[5] = 0;
+    hold_frame(at, table);
+}
+
+static void open_norm(run *at, const slm_backend *table, const look *how)
+{
+    open_single(at, SLM_OP_rmsnorm_backward, how);
+    memset(seeded(at, "u", how->out, 0), 0, L * sizeof(float));
+    if (at->made.test.config.norm == SLM_NORM_RMS) seeded(at, "gamma", 0.25, 1);
+    seeded(at, "dr", how->dy, 0);
+    hold_frame(at, table);
+}
+
+static void open_choice(run *at, const slm_backend *table, const look *how)
+{
+    open_single(at, SLM_OP_select_backward, how);
+    seeded(at, "logit", 2 * how->router, 0);
+    choose(at, how->k);
+    seeded(at, "dweight", how->dy, 0);
+    hold_frame(at, table);
+}
+
+static void close_run(run *at)
+{
+    frame_free(&at->made.frame);
+    testee_close(at->testee);
+    for (size_t i = 0; i < at->n_values; i++) free(at->values[i]);
+}
+
+/* Call the backend, with its taps or without. */
+static void call(run *at, int taps)
+{
+    testee_reply reply;
+
+    frame_poison(&at->made.frame, false);
+    frame_hide_taps(&at->made.frame, !taps);
+    testee_run(at->testee, &at->made.frame, &reply);
+    frame_hide_taps(&at->made.frame, false);
+    if (reply.outcome != TESTEE_RETURNED || reply.status != SLM_OK)
+        fail_msg("the call failed: %s %s %s", reply.why, reply.error.field,
+                 reply.error.expected);
+}
+
+static judge_state judge(run *at)
+{
+    return case_judge_under(&at->made, &testee_describe(at->testee)->arithmetic);
+}
+
+static void passes(run *at, const char *what, size_t i, int taps)
+{
+    const judge_verdict *verdict = &at->made.verdict;
+
+    if (judge(at) != JUDGE_PASS)
+        fail_msg("%s look %zu taps %d: %s %s got %s want %s (%g bounds) %s", what, i,
+                 taps, verdict->clause, verdict->place, verdict->got, verdict->want,
+                 verdict->multiple, verdict->reason);
+}
+
+static int offers(run *at)
+{
+    char reason[256];
+
+    return testee_offers(at->testee, &at->made.test, reason);
+}
+
+typedef void opener(run *, const slm_backend *, const look *);
+
+/* A network has no linear form, and a norm that is none nothing to differentiate. */
+static int is_odd(opener *open, const look *how)
+{
+    return (open != open_layer && strcmp(how->profile, "linear") == 0) ||
+           (open == open_norm && strcmp(how->profile, "vanilla") == 0);
+}
+
+static void right_ones_pass(opener *open, size_t n_looks)
+{
+    for (size_t v = 0; v < slm_variant_count(); v++) {
+        const slm_variant_info *info = slm_variant_info_at(v);
+
+        for (size_t i = 0; i < n_looks; i++) {
+            run at;
+
+            if (is_odd(open, &looks[i]) || (open == open_layer && i % 2 != v % 2))
+                continue; /* the layer is dear: every other look for each */
+            open(&at, info->table, &looks[i]);
+            for (int taps = 0; taps < 2 && offers(&at); taps++) {
+                call(&at, taps);
+                passes(&at, info->name, i, taps);
+            }
+            close_run(&at);
+        }
+    }
+}
+
+static void right_layers_pass(void **state)
+{
+    (void)state;
+    right_ones_pass(open_layer, LOOKS);
+}
+
+static void right_networks_pass(void **state)
+{
+    (void)state;
+    right_ones_pass(open_dense, LOOKS);
+}
+
+static void right_activations_norms_and_choices_pass(void **state)
+{
+    (void)state;
+    right_ones_pass(open_slopes, LOOKS);
+    right_ones_pass(open_norm, LOOKS);
+    right_ones_pass(open_choice, LOOKS);
+}
+
+/* No bound of a gradient is so slack that a hundredth of it would do, at this size. */
+static void the_bounds_are_used(void **state)
+{
+    static const char *const stages[] = {
+        "dr",     "du",      "dweight", "dlogit",          "dh",       "dgate_up",
+        "dz",     "dx",      "dhs",     "dw_down",         "dw_gate",  "dw_up",
+        "dw_out", "dw_lift", "dgamma",  "dshared_gate_up", "dw_router"};
+    enum { STAGES = sizeof stages / sizeof *stages };
+    const slm_backend *table = slm_variant_find("sequential");
+    double most[STAGES] = {0};
+
+    (void)state;
+    for (size_t i = 0; i < LOOKS; i++) {
+        const judge_verdict *verdict;
+        run at;
+
+        open_layer(&at, table, &looks[i]);
+        call(&at, 1);
+        passes(&at, "sequential", i, 1);
+        verdict = &at.made.verdict;
+        for (size_t s = 0; s < STAGES && looks[i].dtype == SLM_F32; s++)
+            for (size_t n = 0; n < verdict->n_stages; n++)
+                if (strcmp(verdict->stages[n].name, stages[s]) == 0)
+                    most[s] = fmax(most[s], verdict->stages[n].used);
+        close_run(&at);
+    }
+    for (size_t s = 0; s < STAGES; s++)
+        if (!(most[s] > 0.01)) fail_msg("%s uses %g of its bound", stages[s], most[s]);
+}
+
+/* Looks at a backend until one shows a fault under a clause (NULL: any). */
+static int is_found(const slm_backend *table, int taps, const char *clause)
+{
+    static opener *const openers[] = {open_slopes, open_norm, open_choice, open_dense,
+                                      open_layer};
+
+    for (size_t i = 0; i < 5 * LOOKS; i++) {
+        const look *how = &looks[i % LOOKS];
+        opener *const open = openers[i / LOOKS];
+        int found;
+        run at;
+
+        if (is_odd(open, how)) continue;
+        open(&at, table, how);
+        call(&at, taps);
+        found = judge(&at) == JUDGE_FAIL &&
+                (!clause || strcmp(at.made.verdict.clause, clause) == 0);
+        close_run(&at);
+        if (found) return 1;
+    }
+    return 0;
+}
+
+/* Under its own clause, but for what spoils something else first: another choice spoils
+ * the weights, and an output that was not written is that field's fault. */
+static const char *clause_of(const slm_mutant_info *info)
+{
+    static const char *const elsewhere[] = {
+        "choice-recomputed", "weight-gradient-not-reset", "idle-experts-unwritten"};
+
+    for (size_t i = 0; i < sizeof elsewhere / sizeof *elsewhere; i++)
+        if (strcmp(info->name, elsewhere[i]) == 0) return NULL;
+    return info->clause;
+}
+
+static void every_fault_is_found_under_its_clause(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < slm_mutant_count(); i++) {
+        const slm_mutant_info *info = slm_mutant_info_at(i);
+
+        if (info->clause[0] == 'G' && !is_found(info->table, 1, clause_of(info)))
+            fail_msg("survives: %s", info->name);
+    }
+}
+
+/* dbias is a tap: who does not write it says nothing of it. */
+static void every_fault_is_found_without_taps(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < slm_mutant_count(); i++) {
+        const slm_mutant_info *info = slm_mutant_info_at(i);
+
+        if (info->clause[0] == 'G' && strcmp(info->name, "gradient-into-bias") != 0 &&
+            !is_found(info->table, 0, NULL))
+            fail_msg("survives: %s", info->name);
+    }
+}
+
+static const char *const outputs[] = {"logit",
+                                      "weight",
+                                      "z",
+                                      "gate_up",
+                                      "h",
+                                      "o",
+                                      "u",
+                                      "r",
+                                      "hs",
+                                      "shared_gate_up",
+                                      "dr",
+                                      "du",
+                                      "dweight",
+                                      "dlogit",
+                                      "dh",
+                                      "dgate_up",
+                                      "dz",
+                                      "dhs",
+                                      "dx",
+                                      "dshared_gate_up",
+                                      "dw_router",
+                                      "dw_down",
+                                      "dw_gate",
+                                      "dw_up",
+                                      "dw_out",
+                                      "dw_lift",
+                                      "dgamma",
+                                      "dbias",
+                                      "dw_shared_gate",
+                                      "dw_shared_up",
+                                      "dw_shared_out"};
+
+enum { OUTPUTS = sizeof outputs / sizeof *outputs };
+
+/* Without any one of its taps a right layer passes, and half a tap is none. */
+static void missing_taps_one_by_one_still_pass(void **state)
+{
+    run at, bare;
+
+    (void)state;
+    open_layer(&at, slm_variant_find("sequential"), &looks[0]);
+    open_layer(&bare, slm_variant_find("sequential"), &looks[0]);
+    frame_poison(&bare.made.frame, false);
+    for (size_t i = 0; i < OUTPUTS; i++) {
+        const size_t bytes =
+            4 * slm_tensor_count(frame_tensor(&at.made.frame, outputs[i]));
+
+        if (strncmp(outputs[i], "dw_", 3) == 0 || strcmp(outputs[i], "dx") == 0 ||
+            strcmp(outputs[i], "dgamma") == 0)
+            continue;
+        call(&at, 1);
+        memcpy(case_f32(&at.made, outputs[i]), case_f32(&bare.made, outputs[i]), bytes);
+        passes(&at, outputs[i], 0, 1);
+        memset(case_f32(&at.made, outputs[i]), 0, 4);
+        assert_int_equal(judge(&at), JUDGE_FAIL);
+    }
+    close_run(&bare);
+    close_run(&at);
+}
+
+/* One element of one output, off by a thousand units of its last place, or no number. */
+static void one_wrong_element_of_any_output_fails(void **state)
+{
+    run at;
+
+    (void)state;
+    open_layer(&at, slm_variant_find("sequential"), &looks[0]);
+    for (size_t i = 0; i < 2 * OUTPUTS; i++) {
+        const char *field = outputs[i / 2];
+        const size_t count = slm_tensor_count(frame_tensor(&at.made.frame, field));
+        size_t last;
+
+        call(&at, 1);
+        last = count - 1;
+        while (last > 0 && fabsf(case_f32(&at.made, field)[last]) < 0x1p-6f) last--;
+        case_f32(&at.made, field)[last] =
+            i % 2 ? NAN : case_f32(&at.made, field)[last] * (1 + 0x1p-10f) + 0x1p-40f;
+        assert_int_equal(judge(&at), JUDGE_FAIL);
+        if (strcmp(at.made.verdict.stage, field) != 0)
+            fail_msg("%s: %s is blamed", field, at.made.verdict.stage);
+    }
+    close_run(&at);
+}
+
+/* Without a token every gradient of a weight is 0, and written.                   G5 */
+static void an_empty_batch_has_gradients_of_zero(void **state)
+{
+    run at;
+
+    (void)state;
+    open_layer(&at, slm_variant_find("sequential"), &looks[0]);
+    frame_free(&at.made.frame);
+    testee_close(at.testee);
+    at.made.test.call.n_tokens = 0;
+    for (size_t i = 0; i < at.made.test.n_in; i++)
+        if (at.made.in[i].field->dims[0] == 'T')
+            at.made.in[i].shape[0] = at.made.in[i].count = 0;
+    hold_frame(&at, slm_variant_find("sequential"));
+    call(&at, 1);
+    passes(&at, "empty", 0, 1);
+    case_f32(&at.made, "dw_lift")[3] = 0x1p-149f;
+    assert_int_equal(judge(&at), JUDGE_FAIL);
+    assert_string_equal(at.made.verdict.stage, "dw_lift");
+    close_run(&at);
+}
+
+/* A slice that no token chose is no place for a small number either.              G5 */
+static void an_idle_expert_has_exact_zeros(void **state)
+{
+    run at;
+
+    (void)state;
+    open_layer(&at, slm_variant_find("sequential"), &looks[0]);
+    for (int taps = 0; taps < 2; taps++) {
+        call(&at, taps);
+        passes(&at, "idle", 0, taps);
+        case_f32(&at.made, "dw_out")[7 * L * F + 5] = 0x1p-149f;
+        assert_int_equal(judge(&at), JUDGE_FAIL);
+        assert_string_equal(at.made.verdict.clause, "G5");
+        assert_string_equal(at.made.verdict.place, "dw_out[7,0,5]");
+    }
+    close_run(&at);
+}
+
+static void coarse_gradients_pass_only_when_declared(void **state)
+{
+    const slm_arithmetic plain = {.struct_size = sizeof plain,
+                                  .accumulator = 0x1p-24,
+                                  .sigmoid_ulp = 4,
+                                  .tanh_ulp = 4,
+                                  .rsqrt_ulp = 4};
+    run at;
+
+    (void)state;
+    open_layer(&at, slm_variant_find("bf16-gradients"), &looks[0]);
+    for (int taps = 0; taps < 2; taps++) {
+        call(&at, taps);
+        passes(&at, "coarse", 0, taps);
+        assert_int_equal(case_judge_under(&at.made, &plain), JUDGE_FAIL);
+        for (size_t i = 0; i < L * D; i++) case_f32(&at.made, "dw_down")[i] *= 1.25f;
+        assert_int_equal(judge(&at), JUDGE_FAIL);
+        assert_string_equal(at.made.verdict.stage, "dw_down");
+    }
+    close_run(&at);
+}
+
+/* Whatever a backend leaves behind, the judge answers. */
+static void any_bits_are_judged_and_refused(void **state)
+{
+    static const float odd[] = {NAN, INFINITY, -INFINITY, 3, 0x1p-149f, 0x1p127f};
+    enum { ODD = sizeof odd / sizeof *odd };
+    run at;
+
+    (void)state;
+    open_layer(&at, slm_variant_find("sequential"), &looks[0]);
+    for (size_t i = 0; i < OUTPUTS * ODD; i++) {
+        const char *field = outputs[i % OUTPUTS];
+        const size_t count = slm_tensor_count(frame_tensor(&at.made.frame, field));
+
+        call(&at, 1);
+        for (size_t j = 0; j < count; j++)
+            case_f32(&at.made, field)[j] = odd[i / OUTPUTS];
+        assert_int_equal(judge(&at), JUDGE_FAIL);
+    }
+    close_run(&at);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(right_layers_pass),
+        cmocka_unit_test(right_networks_pass),
+        cmocka_unit_test(right_activations_norms_and_choices_pass),
+        cmocka_unit_test(the_bounds_are_used),
+        cmocka_unit_test(every_fault_is_found_under_its_clause),
+        cmocka_unit_test(every_fault_is_found_without_taps),
+        cmocka_unit_test(missing_taps_one_by_one_still_pass),
+        cmocka_unit_test(one_wrong_element_of_any_output_fails),
+        cmocka_unit_test(an_empty_batch_has_gradients_of_zero),
+        cmocka_unit_test(an_idle_expert_has_exact_zeros),
+        cmocka_unit_test(coarse_gradients_pass_only_when_declared),
+        cmocka_unit_test(any_bits_are_judged_and_refused),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL) != 0;
+}

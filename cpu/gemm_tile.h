@@ -1,0 +1,509 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cpu/gemm_tile.h - the products of one instruction set, from a few vector operations.
+ *
+ * Included once by each gemm_LEVEL.c, which defines before
+ *   LANES            of a vector
+ *   TILE_ROWS        most rows of a tile of two vectors, 12, 6 or 4
+ *   FEW_ROWS         most rows of a tile of four vectors, 6, 3 or 2
+ *   vec              a vector; vec_zero, vec_set, vec_load, vec_store, vec_fma(a, b, c)
+ *   vec_even(p)      binary32 of the elements p[0], p[2], ... of bf16; vec_odd: p[1], ...
+ *
+ * Method   a tile keeps rows x vectors of sums in registers and walks the inner index.
+ *          Many rows: SLM_CPU_DEPTH steps of a panel, which then lie in the first cache,
+ *          serve all rows. Few rows: a panel is streamed once, ahead of use.
+ * Order    one chain a sum, ascending: gemm.h. */
+
+#define ROWS_1(X) X(0)
+#define ROWS_2(X) ROWS_1(X) X(1)
+#define ROWS_3(X) ROWS_2(X) X(2)
+#define ROWS_4(X) ROWS_3(X) X(3)
+#define ROWS_5(X) ROWS_4(X) X(4)
+#define ROWS_6(X) ROWS_5(X) X(5)
+#define ROWS_7(X) ROWS_6(X) X(6)
+#define ROWS_8(X) ROWS_7(X) X(7)
+#define ROWS_9(X) ROWS_8(X) X(8)
+#define ROWS_10(X) ROWS_9(X) X(9)
+#define ROWS_11(X) ROWS_10(X) X(10)
+#define ROWS_12(X) ROWS_11(X) X(11)
+
+/* Element of row i at the current step: four pointers and two distances name all. */
+#define AT_0 x0[0]
+#define AT_1 x0[row]
+#define AT_2 x0[2 * row]
+#define AT_3 x3[0]
+#define AT_4 x3[row]
+#define AT_5 x3[2 * row]
+#define AT_6 x6[0]
+#define AT_7 x6[row]
+#define AT_8 x6[2 * row]
+#define AT_9 x9[0]
+#define AT_10 x9[row]
+#define AT_11 x9[2 * row]
+
+/* Rows of x: element (i, k) at x[i row + k step]. */
+typedef struct rows_of {
+    const float *x;
+    size_t row;
+    size_t step;
+} rows_of;
+
+/* ---- tiles of two vectors: y [rows, 2 LANES] from a panel, whose rows are 32 wide ---- */
+
+typedef void tile(const float *x0, size_t row, size_t step, const float *w, size_t ldw,
+                  size_t inner, float *y, size_t ldy, int add);
+
+#define DECLARE_2(i) vec a##i = vec_zero(), b##i = vec_zero();
+#define LOAD_2(i)                                                                      \
+    a##i = vec_load(y + i * ldy);                                                      \
+    b##i = vec_load(y + i * ldy + LANES);
+#define STEP_2(i)                                                                      \
+    {                                                                                  \
+        const vec one = vec_set(AT_##i);                                               \
+                                                                                       \
+        a##i = vec_fma(one, left, a##i);                                               \
+        b##i = vec_fma(one, right, b##i);                                              \
+    }
+#define STORE_2(i)                                                                     \
+    vec_store(y + i * ldy, a##i);                                                      \
+    vec_store(y + i * ldy + LANES, b##i);
+
+/* What lies AHEAD rows of the panel further, for a panel that is streamed. */
+enum { AHEAD = 24 };
+#define FETCH(w, ldw)                                                                  \
+    __builtin_prefetch((w) + AHEAD * (ldw));                                           \
+    __builtin_prefetch((w) + AHEAD * (ldw) + 16);
+#define FETCH_HALF(w)                                                                  \
+    __builtin_prefetch((w) + AHEAD * 2 * SLM_CPU_WIDTH);                               \
+    __builtin_prefetch((w) + AHEAD * 2 * SLM_CPU_WIDTH + 32);
+
+#define NEXT_X()                                                                       \
+    x0 += step;                                                                        \
+    x3 += step;                                                                        \
+    x6 += step;                                                                        \
+    x9 += step;
+
+#define BEGIN_2(n)                                                                     \
+    const float *x3 = x0 + (n > 3 ? 3 * row : 0);                                      \
+    const float *x6 = x0 + (n > 6 ? 6 * row : 0);                                      \
+    const float *x9 = x0 + (n > 9 ? 9 * row : 0);                                      \
+    ROWS_##n(DECLARE_2);                                                               \
+                                                                                       \
+    if (add) {                                                                         \
+        ROWS_##n(LOAD_2);                                                              \
+    }
+
+#define TILE(n)                                                                        \
+    static void tile_##n(const float *x0, size_t row, size_t step, const float *w,     \
+                         size_t ldw, size_t inner, float *y, size_t ldy, int add)      \
+    {                                                                                  \
+        BEGIN_2(n)                                                                     \
+        for (size_t k = 0; k < inner; k++) {                                           \
+            const vec left = vec_load(w), right = vec_load(w + LANES);                 \
+                                                                                       \
+            FETCH(w, ldw)                                                              \
+            ROWS_##n(STEP_2);                                                          \
+            NEXT_X()                                                                   \
+            w += ldw;                                                                  \
+        }                                                                              \
+        ROWS_##n(STORE_2);                                                             \
+    }                                                                                  \
+                                                                                       \
+    static void tile_half_##n(const float *x0, size_t row, size_t step,                \
+                              const uint16_t *w, size_t inner, float *y, size_t ldy,   \
+                              int add)                                                 \
+    {                                                                                  \
+        BEGIN_2(n)                                                                     \
+        for (size_t k = 0; k < inner; k += 2) {                                        \
+            {                                                                          \
+                const vec left = vec_even(w), right = vec_even(w + 2 * LANES);         \
+                                                                                       \
+                FETCH_HALF(w)                                                          \
+                ROWS_##n(STEP_2);                                                      \
+                NEXT_X()                                                               \
+            }                                                                          \
+            if (k + 1 < inner) {                                                       \
+                const vec left = vec_odd(w), right = vec_odd(w + 2 * LANES);           \
+                                                                                       \
+                ROWS_##n(STEP_2);                                                      \
+                NEXT_X()                                                               \
+            }                                                                          \
+            w += 2 * SLM_CPU_WIDTH;                                                    \
+        }                                                                              \
+        ROWS_##n(STORE_2);                                                             \
+    }
+
+TILE(1)
+TILE(2)
+TILE(3)
+TILE(4)
+#if TILE_ROWS > 4
+TILE(5)
+TILE(6)
+#endif
+#if TILE_ROWS > 6
+TILE(7)
+TILE(8)
+TILE(9)
+TILE(10)
+TILE(11)
+TILE(12)
+#endif
+
+typedef void tile_half(const float *x0, size_t row, size_t step, const uint16_t *w,
+                       size_t inner, float *y, size_t ldy, int add);
+
+#if TILE_ROWS > 6
+#define EACH_TILE(name)                                                                \
+    NULL, name##1, name##2, name##3, name##4, name##5, name##6, name##7, name##8,      \
+        name##9, name##10, name##11, name##12
+#elif TILE_ROWS > 4
+#define EACH_TILE(name) NULL, name##1, name##2, name##3, name##4, name##5, name##6
+#else
+#define EACH_TILE(name) NULL, name##1, name##2, name##3, name##4
+#endif
+
+static tile *const tiles[TILE_ROWS + 1] = {EACH_TILE(tile_)};
+static tile_half *const half_tiles[TILE_ROWS + 1] = {EACH_TILE(tile_half_)};
+
+/* Where a panel's weights are read from; a column is four bytes, of bf16 a pair. */
+typedef struct weights_of {
+    const void *data;
+    size_t ld; /* of binary32; a panel's is SLM_CPU_WIDTH */
+    int half;
+} weights_of;
+
+static void run_tile(size_t rows, const rows_of *x, const weights_of *w, size_t col,
+                     size_t inner, float *y, size_t ldy, int add)
+{
+    const void *from = (const char *)w->data + col * sizeof *y;
+
+    if (w->half)
+        half_tiles[rows](x->x, x->row, x->step, from, inner, y, ldy, add);
+    else
+        tiles[rows](x->x, x->row, x->step, from, w->ld, inner, y, ldy, add);
+}
+
+/* All columns of a panel that y has, `cols` of them, for up to TILE_ROWS rows. */
+static void tile_panel(size_t rows, size_t cols, const rows_of *x, const weights_of *w,
+                       size_t inner, float *y, size_t ldy, int add)
+{
+    enum { COLS = 2 * LANES };
+
+    for (size_t col = 0; col < cols; col += COLS) {
+        const size_t have = cols - col < COLS ? cols - col : COLS;
+        float edge[TILE_ROWS * COLS] __attribute__((aligned(64)));
+
+        if (have == COLS) {
+            run_tile(rows, x, w, col, inner, y + col, ldy, add);
+            continue;
+        }
+        memset(edge, 0, sizeof edge);
+        for (size_t i = 0; add && i < rows; i++)
+            memcpy(edge + i * COLS, y + i * ldy + col, have * sizeof *y);
+        run_tile(rows, x, w, col, inner, edge, COLS, add);
+        for (size_t i = 0; i < rows; i++)
+            memcpy(y + i * ldy + col, edge + i * COLS, have * sizeof *y);
+    }
+}
+
+/* The same for any number of rows, in tiles as even as can be. */
+static void rows_panel(size_t rows, size_t cols, const rows_of *x, const weights_of *w,
+                       size_t inner, float *y, size_t ldy, int add)
+{
+    const size_t n = slm_cpu_ceil_div(rows, TILE_ROWS);
+
+    for (size_t i = 0; i < n; i++) {
+        const size_t first = rows * i / n, end = rows * (i + 1) / n;
+        const rows_of part = {x->x + first * x->row, x->row, x->step};
+
+        tile_panel(end - first, cols, &part, w, inner, y + first * ldy, ldy, add);
+    }
+}
+
+/* ---- tiles of four vectors: few rows, weights streamed ---- */
+
+enum {
+    FEW_COLS = 4 * LANES,
+    FEW_PANELS = FEW_COLS > SLM_CPU_WIDTH ? FEW_COLS / SLM_CPU_WIDTH : 1
+};
+
+#define DECLARE_4(i)                                                                   \
+    vec a##i = vec_zero(), b##i = vec_zero(), c##i = vec_zero(), d##i = vec_zero();
+#define LOAD_4(i)                                                                      \
+    a##i = vec_load(y + i * ldy);                                                      \
+    b##i = vec_load(y + i * ldy + LANES);                                              \
+    c##i = vec_load(y + i * ldy + 2 * LANES);                                          \
+    d##i = vec_load(y + i * ldy + 3 * LANES);
+#define STEP_4(i)                                                                      \
+    {                                                                                  \
+        const vec one = vec_set(x0[i * row]);                                          \
+                                                                                       \
+        a##i = vec_fma(one, w0, a##i);                                                 \
+        b##i = vec_fma(one, w1, b##i);                                                 \
+        c##i = vec_fma(one, w2, c##i);                                                 \
+        d##i = vec_fma(one, w3, d##i);                                                 \
+    }
+#define STORE_4(i)                                                                     \
+    vec_store(y + i * ldy, a##i);                                                      \
+    vec_store(y + i * ldy + LANES, b##i);                                              \
+    vec_store(y + i * ldy + 2 * LANES, c##i);                                          \
+    vec_store(y + i * ldy + 3 * LANES, d##i);
+
+/* `w` and `far` hold the first and the last two of the four vectors. */
+#define FEW(n)                                                                         \
+    static void few_##n(const float *x0, size_t row, const float *w, const float *far, \
+                        size_t inner, float *y, size_t ldy, int add)                   \
+    {                                                                                  \
+        ROWS_##n(DECLARE_4);                                                           \
+                                                                                       \
+        if (add) {                                                                     \
+            ROWS_##n(LOAD_4);                                                          \
+        }                                                                              \
+        for (size_t k = 0; k < inner; k++) {                                           \
+            const vec w0 = vec_load(w), w1 = vec_load(w + LANES);                      \
+            const vec w2 = vec_load(far), w3 = vec_load(far + LANES);                  \
+                                                                                       \
+            FETCH(w, SLM_CPU_WIDTH)                                                    \
+            if (FEW_PANELS > 1) {                                                      \
+                FETCH(far, SLM_CPU_WIDTH)                                              \
+            }                                                                          \
+            ROWS_##n(STEP_4);                                                          \
+            w += SLM_CPU_WIDTH;                                                        \
+            far += SLM_CPU_WIDTH;                                                      \
+            x0++;                                                                      \
+        }                                                                              \
+        ROWS_##n(STORE_4);                                                             \
+    }                                                                                  \
+                                                                                       \
+    static void few_half_##n(const float *x0, size_t row, const uint16_t *w,           \
+                             const uint16_t *far, size_t inner, float *y, size_t ldy,  \
+                             int add)                                                  \
+    {                                                                                  \
+        ROWS_##n(DECLARE_4);                                                           \
+                                                                                       \
+        if (add) {                                                                     \
+            ROWS_##n(LOAD_4);                                                          \
+        }                                                                              \
+        for (size_t k = 0; k < inner; k += 2) {                                        \
+            {                                                                          \
+                const vec w0 = vec_even(w), w1 = vec_even(w + 2 * LANES);              \
+                const vec w2 = vec_even(far), w3 = vec_even(far + 2 * LANES);          \
+                                                                                       \
+                FETCH_HALF(w)                                                          \
+                if (FEW_PANELS > 1) {                                                  \
+                    FETCH_HALF(far)                                                    \
+                }                                                                      \
+                ROWS_##n(STEP_4);                                                      \
+                x0++;                                                                  \
+            }                                                                          \
+            if (k + 1 < inner) {                                                       \
+                const vec w0 = vec_odd(w), w1 = vec_odd(w + 2 * LANES);                \
+                const vec w2 = vec_odd(far), w3 = vec_odd(far + 2 * LANES);            \
+                                                                                       \
+                ROWS_##n(STEP_4);                                                      \
+                x0++;                                                                  \
+            }                                                                          \
+            w += 2 * SLM_CPU_WIDTH;                                                    \
+            far += 2 * SLM_CPU_WIDTH;                                                  \
+        }                                                                              \
+        ROWS_##n(STORE_4);                                                             \
+    }
+
+FEW(1)
+FEW(2)
+#if FEW_ROWS > 2
+FEW(3)
+#endif
+#if FEW_ROWS > 3
+FEW(4)
+FEW(5)
+FEW(6)
+#endif
+
+#if FEW_ROWS > 3
+#define EACH_FEW(name) NULL, name##1, name##2, name##3, name##4, name##5, name##6
+#elif FEW_ROWS > 2
+#define EACH_FEW(name) NULL, name##1, name##2, name##3
+#else
+#define EACH_FEW(name) NULL, name##1, name##2
+#endif
+
+typedef void few(const float *x0, size_t row, const float *w, const float *far,
+                 size_t inner, float *y, size_t ldy, int add);
+typedef void few_half(const float *x0, size_t row, const uint16_t *w,
+                      const uint16_t *far, size_t inner, float *y, size_t ldy, int add);
+
+static few *const few_of[FEW_ROWS + 1] = {EACH_FEW(few_)};
+static few_half *const few_half_of[FEW_ROWS + 1] = {EACH_FEW(few_half_)};
+
+/* FEW_COLS columns, from `col` of the panel on, and the next panel where one is not
+ * enough; straight to y. */
+static void few_columns(const slm_cpu_strip *on, const char *panel, size_t bytes,
+                        size_t col, float *y, size_t ldy)
+{
+    if (on->half) {
+        const uint16_t *w = (const uint16_t *)(const void *)panel + 2 * col;
+        const uint16_t *far = FEW_PANELS > 1 ? w + bytes / 2 : w + 4 * LANES;
+
+        few_half_of[on->rows](on->x, on->ldx, w, far, on->inner, y, ldy, on->add);
+    } else {
+        const float *w = (const float *)(const void *)panel + col;
+        const float *far = FEW_PANELS > 1 ? w + bytes / 4 : w + 2 * LANES;
+
+        few_of[on->rows](on->x, on->ldx, w, far, on->inner, y, ldy, on->add);
+    }
+}
+
+/* One or two panels of which y has `cols` columns. */
+static void few_panels(const slm_cpu_strip *on, const char *panel, size_t bytes,
+                       size_t cols, float *y)
+{
+    for (size_t col = 0; col < cols; col += FEW_COLS) {
+        const size_t have = cols - col < FEW_COLS ? cols - col : FEW_COLS;
+        float edge[FEW_ROWS * FEW_COLS] __attribute__((aligned(64)));
+
+        if (have == FEW_COLS) {
+            few_columns(on, panel, bytes, col, y + col, on->ldy);
+            continue;
+        }
+        memset(edge, 0, sizeof edge);
+        for (size_t i = 0; on->add && i < on->rows; i++)
+            memcpy(edge + i * FEW_COLS, y + i * on->ldy + col, have * sizeof *y);
+        few_columns(on, panel, bytes, col, edge, FEW_COLS);
+        for (size_t i = 0; i < on->rows; i++)
+            memcpy(y + i * on->ldy + col, edge + i * FEW_COLS, have * sizeof *y);
+    }
+}
+
+/* ---- packed weights ---- */
+
+/* A panel is streamed through few tiles; SLM_CPU_DEPTH steps of it serve many. */
+static void many_panels(const slm_cpu_strip *on, size_t bytes)
+{
+    const int many = on->rows > 2 * TILE_ROWS;
+    const size_t cuts = many ? slm_cpu_ceil_div(on->inner, SLM_CPU_DEPTH) : 1;
+    const size_t most = (slm_cpu_ceil_div(on->inner, cuts) + 1) / 2 * 2;
+
+    for (size_t k = 0; k < on->inner; k += most) {
+        const size_t depth = on->inner - k < most ? on->inner - k : most;
+        const char *panel = on->panels;
+
+        for (size_t col = 0; col < on->cols; col += SLM_CPU_WIDTH, panel += bytes) {
+            const size_t cols =
+                on->cols - col < SLM_CPU_WIDTH ? on->cols - col : SLM_CPU_WIDTH;
+            const size_t before =
+                (on->half ? k / 2 : k) * SLM_CPU_WIDTH * sizeof(float);
+            const weights_of w = {panel + before, SLM_CPU_WIDTH, on->half};
+
+            rows_panel(on->rows, cols, &(rows_of){on->x + k, on->ldx, 1}, &w, depth,
+                       on->y + col, on->ldy, on->add || k > 0);
+        }
+    }
+}
+
+/* Each value rounded to a bf16. A NaN stays one. */
+static void round_half(size_t count, float *values)
+{
+#pragma omp simd
+    for (size_t i = 0; i < count; i++)
+        values[i] = slm_cpu_of_bf16(slm_cpu_to_bf16(values[i]));
+}
+
+static void multiply(const slm_cpu_strip *on)
+{
+    enum { COLS = FEW_PANELS * SLM_CPU_WIDTH };
+    const size_t bytes = (on->half ? slm_cpu_ceil_div(on->inner, 2) : on->inner) *
+                         SLM_CPU_WIDTH * sizeof(float);
+    const char *panel = on->panels;
+    slm_cpu_strip rest = *on;
+
+    if (on->rows > FEW_ROWS) {
+        many_panels(on, bytes);
+        return;
+    }
+    for (size_t col = 0; col < on->cols; col += COLS, panel += FEW_PANELS * bytes) {
+        const size_t cols = on->cols - col < COLS ? on->cols - col : COLS;
+
+        if (FEW_PANELS > 1 && cols <= SLM_CPU_WIDTH) { /* there is no second panel */
+            rest.cols = cols;
+            rest.panels = panel;
+            rest.y = on->y + col;
+            many_panels(&rest, bytes);
+            return;
+        }
+        few_panels(on, panel, bytes, cols, on->y + col);
+    }
+}
+
+/* ---- products of factors as they lie ---- */
+
+enum { GROUP = 4 }; /* panels packed at once: rows of w are read in longer pieces */
+
+/* Columns [col, col + cols) of w, at most GROUP panels, elements [first, first + depth)
+ * of the inner index. */
+static void pack_group(const slm_cpu_linear *of, size_t col, size_t cols, size_t first,
+                       size_t depth, float to[GROUP][SLM_CPU_DEPTH * SLM_CPU_WIDTH])
+{
+    const size_t ld = of->w.ld;
+    const int rows_are_columns = (of->how & (SLM_CPU_BACK | SLM_CPU_OUTER)) == 0;
+
+    for (size_t p = 0; rows_are_columns && p * SLM_CPU_WIDTH < cols; p++) {
+        const size_t j = p * SLM_CPU_WIDTH;
+        const size_t have = cols - j < SLM_CPU_WIDTH ? cols - j : SLM_CPU_WIDTH;
+
+        slm_cpu_transpose(of->w.data + (col + j) * ld + first, ld, have, depth, to[p]);
+    }
+    for (size_t k = 0; !rows_are_columns && k < depth; k++) {
+        const float *from = of->w.data + (first + k) * ld + col;
+
+        for (size_t j = 0, p = 0; j < cols; j += SLM_CPU_WIDTH, p++) {
+            const size_t have = cols - j < SLM_CPU_WIDTH ? cols - j : SLM_CPU_WIDTH;
+            float *row = to[p] + k * SLM_CPU_WIDTH;
+
+            memcpy(row, from + j, have * sizeof *row);
+            memset(row + have, 0, (SLM_CPU_WIDTH - have) * sizeof *row);
+        }
+    }
+}
+
+/* Whole panels of w are read where they lie, unless many rows would read them again and
+ * again from the few sets of the cache that rows of w a multiple of 4096 bytes apart
+ * share. */
+static int reads_in_place(const slm_cpu_linear *of, size_t cols)
+{
+    return (of->how & (SLM_CPU_BACK | SLM_CPU_OUTER)) && cols % SLM_CPU_WIDTH == 0 &&
+           (of->rows <= 2 * TILE_ROWS || of->w.ld % 1024 != 0);
+}
+
+static void gemm(const slm_cpu_linear *of)
+{
+    enum { COLS = GROUP * SLM_CPU_WIDTH };
+    float panels[GROUP][SLM_CPU_DEPTH * SLM_CPU_WIDTH] __attribute__((aligned(64)));
+    const int outer = (of->how & SLM_CPU_OUTER) != 0;
+    const int add = (of->how & SLM_CPU_ADD) != 0;
+    const size_t ldx = of->x.ld;
+
+    for (size_t k = 0; k < of->inner; k += SLM_CPU_DEPTH) {
+        const size_t left = of->inner - k;
+        const size_t depth = left < SLM_CPU_DEPTH ? left : SLM_CPU_DEPTH;
+        const rows_of x = outer ? (rows_of){of->x.data + k * ldx, 1, ldx}
+                                : (rows_of){of->x.data + k, ldx, 1};
+
+        for (size_t col = 0; col < of->cols; col += COLS) {
+            const size_t cols = of->cols - col < COLS ? of->cols - col : COLS;
+            const int in_place = reads_in_place(of, cols);
+
+            if (!in_place) pack_group(of, col, cols, k, depth, panels);
+            for (size_t j = 0, p = 0; j < cols; j += SLM_CPU_WIDTH, p++) {
+                const size_t have = cols - j < SLM_CPU_WIDTH ? cols - j : SLM_CPU_WIDTH;
+                const float *there = of->w.data + k * of->w.ld + col + j;
+                const weights_of w = in_place
+                                         ? (weights_of){there, of->w.ld, 0}
+                                         : (weights_of){panels[p], SLM_CPU_WIDTH, 0};
+
+                rows_panel(of->rows, have, &x, &w, depth, of->y.data + col + j,
+                           of->y.ld, add || k > 0);
+            }
+        }
+    }
+}

@@ -1,0 +1,631 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cpu/native_layer.c - the whole layer on packed weights, in one parallel region.
+ *
+ * Clause   R1-R5, L1-L6.  Preconditions are the contract's; none is checked here.
+ * Method   panels of SLM_CPU_PANEL tokens bound the workspace. Within a panel, with a
+ *          barrier after each: router, down-projection and shared gate and up, block by
+ *          block, so that they share a read of x, selection following its router tile; a
+ *          counting sort; the experts; combination, norm and both last products.
+ *          Few chosen experts are cut into slices of columns, many are a task each.
+ *          Activations are taken on tiles of gate and up that never leave the cache.
+ * Order    gemm.h for products; u is summed in slot order; y is the lift, then the
+ *          shared path, in one chain. Nothing depends on the cut into tasks, so neither
+ *          the number of threads nor the batch changes a token's bits.
+ * bf16     z, h, o, u, r, hs and y are rounded where they are stored; sums are binary32.
+ * NaN      poisoned rows run like any other and are overwritten at the end. */
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+#include "native.h"
+
+enum {
+    FEW_TOKENS = 16,     /* up to here weights are what costs: columns are cut finely */
+    ACTIVATION_ROWS = 96 /* of a tile of gate and up                                  */
+};
+
+/* Workspace. T is the panel's; a pair is a (token, slot); sorted: as `order` is. */
+typedef struct space {
+    float *bias;  /* [n]                                                    */
+    float *x;     /* [T, d]     only when x cannot be read where it is      */
+    float *y;     /* [T, d]     only when y cannot be written where it is   */
+    float *logit; /* [T, n]                                                 */
+    float *score; /* [T, n]                                                 */
+    float *z;     /* [T, l]                                                 */
+    float *hs;    /* [T, S fs]                                              */
+    float *rows;  /* [T k, l]   sorted: z of the pair                       */
+    float *h;     /* [T k, f]   sorted                                      */
+    float *o;     /* [T k, l]   sorted                                      */
+    float *u;     /* [T, l]                                                 */
+    float *r;     /* [T, l]                                                 */
+    slm_cpu_choices chosen;
+    slm_cpu_groups groups;
+    unsigned char *poisoned; /* [T]                                              */
+} space;
+
+static size_t lay_out(space *at, void *base, const slm_config *config, size_t n_tokens)
+{
+    slm_cpu_arena arena = {base, 0};
+    const size_t rows = slm_cpu_panel_rows(n_tokens), n = config->n_experts;
+    const size_t k = config->top_k, d = config->d_model, l = config->d_latent;
+    const int inner = config->expert != SLM_EXPERT_LINEAR;
+    const size_t f = inner ? config->d_expert : 0;
+    const size_t s = inner ? config->n_shared * config->d_shared : 0;
+    const size_t pairs = rows * k;
+
+    at->bias = slm_cpu_take_f32(&arena, 1, n);
+    at->x = slm_cpu_take_f32(&arena, rows, d);
+    at->y = slm_cpu_take_f32(&arena, rows, d);
+    at->logit = slm_cpu_take_f32(&arena, rows, n);
+    at->score = slm_cpu_take_f32(&arena, rows, n);
+    at->z = slm_cpu_take_f32(&arena, rows, l);
+    at->hs = slm_cpu_take_f32(&arena, rows, s);
+    at->rows = slm_cpu_take_f32(&arena, pairs, l);
+    at->h = slm_cpu_take_f32(&arena, pairs, f);
+    at->o = slm_cpu_take_f32(&arena, pairs, l);
+    at->u = slm_cpu_take_f32(&arena, rows, l);
+    at->r = slm_cpu_take_f32(&arena, rows, l);
+    slm_cpu_take_choices(&arena, rows, k, &at->chosen);
+    slm_cpu_take_groups(&arena, n, rows, k, &at->groups);
+    at->poisoned = slm_cpu_take(&arena, rows, 1, 1);
+    return arena.used;
+}
+
+size_t slm_cpu_native_layer_space(const slm_config *config, const slm_call *call)
+{
+    space at;
+
+    return lay_out(&at, NULL, config, call->n_tokens);
+}
+
+/* One panel of tokens, seen by all threads. */
+typedef struct panel {
+    slm_handle *handle;
+    const slm_config *config;
+    const slm_cpu_packed *packed;
+    const slm_cpu_level *level;
+    const space *at;
+    size_t rows;
+    slm_cpu_matrix x;
+    slm_cpu_matrix y;
+    size_t n_tasks;
+    int half;
+} panel;
+
+static size_t threads(void)
+{
+#ifdef _OPENMP
+    return (size_t)omp_get_num_threads();
+#else
+    return 1;
+#endif
+}
+
+/* ---- cutting ---- */
+
+typedef struct range {
+    size_t first;
+    size_t end;
+} range;
+
+/* Part `index` of `parts` of [0, size), which begin at multiples of `unit`. */
+static range part_of(size_t size, size_t unit, size_t parts, size_t index)
+{
+    const size_t n = slm_cpu_ceil_div(size, unit);
+    const size_t first = n * index / parts * unit, end = n * (index + 1) / parts * unit;
+
+    return (range){first, end < size ? end : size};
+}
+
+/* Blocks of at most `most` tokens, a multiple of SLM_CPU_ROWS: selection's scratch
+ * belongs to that many. */
+static size_t blocks_of(size_t rows, size_t most)
+{
+    return slm_cpu_ceil_div(rows, most);
+}
+
+static range block_of(size_t rows, size_t most, size_t index)
+{
+    return part_of(rows, SLM_CPU_ROWS, blocks_of(rows, most), index);
+}
+
+/* ---- products ---- */
+
+static void round_rows(const panel *on, size_t rows, size_t cols, float *y, size_t ldy)
+{
+    for (size_t i = 0; i < rows; i++) on->level->round_half(cols, y + i * ldy);
+}
+
+/* Columns [of.first, of.end), whole panels, of y (+)= x w^T. y is column 0. */
+static void product(const panel *on, const slm_cpu_panels *w, size_t part, range of,
+                    size_t rows, slm_cpu_matrix x, slm_cpu_matrix y, int add)
+{
+    on->level->multiply(&(slm_cpu_strip){
+        .rows = rows,
+        .inner = w->inner,
+        .cols = of.end - of.first,
+        .x = x.data,
+        .ldx = x.ld,
+        .panels = slm_cpu_panel_at(w, part, of.first / SLM_CPU_WIDTH),
+        .y = y.data + of.first,
+        .ldy = y.ld,
+        .half = w->half,
+        .add = add,
+    });
+}
+
+/* Gate and up sums of one panel each, [rows, 32] both. */
+static void gate_and_up(const panel *on, slm_cpu_strip strip, int paired, float *gate,
+                        float *up)
+{
+    enum { FEW = 6, BOTH = 2 * SLM_CPU_WIDTH };
+    const size_t panel_bytes =
+        (strip.half ? slm_cpu_ceil_div(strip.inner, 2) : strip.inner) * SLM_CPU_WIDTH *
+        sizeof(float);
+    float both[FEW * BOTH] __attribute__((aligned(64)));
+
+    strip.ldy = SLM_CPU_WIDTH;
+    if (!paired) {
+        strip.y = up;
+        on->level->multiply(&strip);
+        return;
+    }
+    if (strip.rows > FEW) {
+        strip.y = gate;
+        on->level->multiply(&strip);
+        strip.y = up;
+        strip.panels = (const char *)strip.panels + panel_bytes;
+        on->level->multiply(&strip);
+        return;
+    }
+    strip.y = both; /* few rows: more sums at once than one panel has */
+    strip.ldy = strip.cols = BOTH;
+    on->level->multiply(&strip);
+    for (size_t i = 0; i < strip.rows; i++) {
+        memcpy(gate + i * SLM_CPU_WIDTH, both + i * BOTH, sizeof(float[SLM_CPU_WIDTH]));
+        memcpy(up + i * SLM_CPU_WIDTH, both + i * BOTH + SLM_CPU_WIDTH,
+               sizeof(float[SLM_CPU_WIDTH]));
+    }
+}
+
+/* Columns [of.first, of.end) of h = act(x w^T), at most ACTIVATION_ROWS rows: panel by
+ * panel, gate and up side by side. */
+static void activated_tile(const panel *on, const slm_cpu_panels *w, size_t part,
+                           range of, size_t rows, slm_cpu_matrix x, slm_cpu_matrix h)
+{
+    float gate[ACTIVATION_ROWS * SLM_CPU_WIDTH] __attribute__((aligned(64)));
+    float up[ACTIVATION_ROWS * SLM_CPU_WIDTH] __attribute__((aligned(64)));
+
+    for (size_t col = of.first; col < of.end; col += SLM_CPU_WIDTH) {
+        const size_t cols = of.end - col < SLM_CPU_WIDTH ? of.end - col : SLM_CPU_WIDTH;
+        const slm_cpu_strip strip = {
+            .rows = rows,
+            .inner = w->inner,
+            .cols = SLM_CPU_WIDTH,
+            .x = x.data,
+            .ldx = x.ld,
+            .panels =
+                slm_cpu_panel_at(w, part, col / SLM_CPU_WIDTH * (w->paired ? 2 : 1)),
+            .half = w->half};
+
+        gate_and_up(on, strip, w->paired, gate, up);
+        slm_cpu_activate(on->handle, rows * SLM_CPU_WIDTH, gate, up, gate);
+        for (size_t i = 0; i < rows; i++)
+            memcpy(slm_cpu_row(h, i) + col, gate + i * SLM_CPU_WIDTH,
+                   cols * sizeof(float));
+    }
+}
+
+static void activated(const panel *on, const slm_cpu_panels *w, size_t part, range of,
+                      size_t rows, slm_cpu_matrix x, slm_cpu_matrix h)
+{
+    const size_t n = slm_cpu_ceil_div(rows, ACTIVATION_ROWS);
+
+    for (size_t i = 0; i < n; i++) {
+        const range r = part_of(rows, 1, n, i);
+        const slm_cpu_matrix to = {slm_cpu_row(h, r.first), h.ld};
+
+        activated_tile(on, w, part, of, r.end - r.first,
+                       (slm_cpu_matrix){slm_cpu_row(x, r.first), x.ld}, to);
+        if (on->half)
+            round_rows(on, r.end - r.first, of.end - of.first, to.data + of.first,
+                       to.ld);
+    }
+}
+
+/* ---- what needs x alone ---- */
+
+static void select_rows(const panel *on, range of)
+{
+    const size_t n = on->config->n_experts;
+    const slm_cpu_router from = {{on->at->logit, n}, {on->at->score, n}, on->at->bias};
+
+    for (size_t t = of.first; t < of.end; t++)
+        on->at->poisoned[t] =
+            (unsigned char)slm_cpu_select_row(on->handle, &from, t, &on->at->chosen);
+}
+
+/* How the columns of the first products are cut. */
+typedef struct first_units {
+    size_t router; /* 1: selection follows at once */
+    size_t down;
+    size_t shared;
+} first_units;
+
+static first_units cut_first(const panel *on)
+{
+    const int few = on->rows <= FEW_TOKENS;
+    const size_t router = slm_cpu_n_panels(&on->packed->router);
+    const size_t down = slm_cpu_n_panels(&on->packed->down);
+    const size_t shared = slm_cpu_ceil_div(on->packed->shared_in.cols, SLM_CPU_WIDTH);
+
+    return (first_units){few && router > 4 ? slm_cpu_ceil_div(router, 2) : 1,
+                         slm_cpu_ceil_div(down, few ? 2 : 8),
+                         slm_cpu_ceil_div(shared, few ? 1 : 4)};
+}
+
+static void first_unit(const panel *on, first_units by, range rows, size_t unit)
+{
+    const slm_cpu_packed *w = on->packed;
+    const space *at = on->at;
+    const size_t n = on->config->n_experts, l = on->config->d_latent;
+    const size_t s = w->shared_in.cols, count = rows.end - rows.first;
+    const slm_cpu_matrix x = {slm_cpu_row(on->x, rows.first), on->x.ld};
+    range of;
+
+    if (unit < by.router) {
+        of = part_of(n, SLM_CPU_WIDTH, by.router, unit);
+        product(on, &w->router, 0, of, count, x,
+                (slm_cpu_matrix){at->logit + rows.first * n, n}, 0);
+        if (by.router == 1) select_rows(on, rows);
+        return;
+    }
+    unit -= by.router;
+    if (unit < by.down) {
+        float *z = at->z + rows.first * l;
+
+        of = part_of(l, SLM_CPU_WIDTH, by.down, unit);
+        product(on, &w->down, 0, of, count, x, (slm_cpu_matrix){z, l}, 0);
+        if (on->half) round_rows(on, count, of.end - of.first, z + of.first, l);
+        return;
+    }
+    of = part_of(s, SLM_CPU_WIDTH, by.shared, unit - by.down);
+    activated(on, &w->shared_in, 0, of, count, x,
+              (slm_cpu_matrix){at->hs + rows.first * s, s});
+}
+
+static void first_phase(panel *on)
+{
+    const first_units by = cut_first(on);
+    const size_t units = by.router + by.down + by.shared;
+    const size_t total = blocks_of(on->rows, SLM_CPU_ACROSS) * units;
+
+#pragma omp for schedule(dynamic, 1)
+    for (size_t i = 0; i < total; i++)
+        first_unit(on, by, block_of(on->rows, SLM_CPU_ACROSS, i / units), i % units);
+#pragma omp single
+    {
+        if (by.router > 1) select_rows(on, (range){0, on->rows});
+        on->n_tasks = slm_cpu_make_tasks(on->config, on->at->chosen.ids, on->rows,
+                                         &on->at->groups);
+    }
+}
+
+/* ---- experts ---- */
+
+static void gather(const panel *on, size_t begin, size_t end)
+{
+    const size_t k = on->config->top_k, l = on->config->d_latent;
+
+    for (size_t i = begin; i < end; i++)
+        memcpy(on->at->rows + i * l,
+               on->at->z + (size_t)on->at->groups.order[i] / k * l, l * sizeof(float));
+}
+
+/* h, or o of a linear expert, and o: the columns `of` of one task's rows. */
+static void expert_in(const panel *on, const slm_cpu_task *job, range of)
+{
+    const size_t l = on->config->d_latent, count = job->end - job->begin;
+    const slm_cpu_panels *w = &on->packed->in;
+    const slm_cpu_matrix x = {on->at->rows + job->begin * l, l};
+    float *o = on->at->o + job->begin * l;
+
+    if (on->config->expert != SLM_EXPERT_LINEAR) {
+        activated(on, w, job->expert, of, count, x,
+                  (slm_cpu_matrix){on->at->h + job->begin * w->cols, w->cols});
+        return;
+    }
+    product(on, w, job->expert, of, count, x, (slm_cpu_matrix){o, l}, 0);
+    if (on->half) round_rows(on, count, of.end - of.first, o + of.first, l);
+}
+
+static void expert_out(const panel *on, const slm_cpu_task *job, range of)
+{
+    const size_t l = on->config->d_latent, count = job->end - job->begin;
+    const slm_cpu_panels *w = &on->packed->out;
+    float *o = on->at->o + job->begin * l;
+
+    product(on, w, job->expert, of, count,
+            (slm_cpu_matrix){on->at->h + job->begin * w->inner, w->inner},
+            (slm_cpu_matrix){o, l}, 0);
+    if (on->half) round_rows(on, count, of.end - of.first, o + of.first, l);
+}
+
+/* Every task cut into slices of columns. */
+static void sliced_experts(const panel *on)
+{
+    const slm_cpu_task *tasks = on->at->groups.tasks;
+    const size_t in = slm_cpu_ceil_div(on->packed->in.cols, SLM_CPU_WIDTH);
+    const size_t out = slm_cpu_ceil_div(on->packed->out.cols, SLM_CPU_WIDTH);
+    const size_t in_slices = slm_cpu_ceil_div(in, 2);
+    const size_t out_slices = slm_cpu_ceil_div(out, 2);
+
+#pragma omp for schedule(static)
+    for (size_t i = 0; i < on->n_tasks; i++) gather(on, tasks[i].begin, tasks[i].end);
+#pragma omp for schedule(dynamic, 1)
+    for (size_t i = 0; i < on->n_tasks * in_slices; i++)
+        expert_in(
+            on, &tasks[i / in_slices],
+            part_of(on->packed->in.cols, SLM_CPU_WIDTH, in_slices, i % in_slices));
+#pragma omp for schedule(dynamic, 1)
+    for (size_t i = 0; i < on->n_tasks * out_slices; i++)
+        expert_out(
+            on, &tasks[i / out_slices],
+            part_of(on->packed->out.cols, SLM_CPU_WIDTH, out_slices, i % out_slices));
+}
+
+static void whole_experts(const panel *on)
+{
+    const slm_cpu_task *tasks = on->at->groups.tasks;
+
+#pragma omp for schedule(dynamic, 1)
+    for (size_t i = 0; i < on->n_tasks; i++) {
+        gather(on, tasks[i].begin, tasks[i].end);
+        expert_in(on, &tasks[i], (range){0, on->packed->in.cols});
+        if (on->packed->out.data)
+            expert_out(on, &tasks[i], (range){0, on->packed->out.cols});
+    }
+}
+
+static void expert_phase(const panel *on)
+{
+    if (on->n_tasks < 4 * threads())
+        sliced_experts(on);
+    else
+        whole_experts(on);
+}
+
+/* ---- combination and the last products ---- */
+
+/* u, then r.                                                                      L2 */
+static void combine_rows(const panel *on, range of)
+{
+    const slm_config *config = on->config;
+    const size_t k = config->top_k, l = config->d_latent;
+
+    for (size_t t = of.first; t < of.end; t++) {
+        float *u = on->at->u + t * l, *r = on->at->r + t * l;
+
+        slm_cpu_combine_row(k, l, on->at->chosen.weight + t * k,
+                            on->at->groups.place + t * k, on->at->o, u);
+        if (on->half) round_rows(on, 1, l, u, l);
+        if (config->norm == SLM_NORM_RMS)
+            slm_cpu_rmsnorm_row(l, u, on->packed->gamma, config->eps, r);
+        else
+            memcpy(r, u, l * sizeof *u);
+        if (on->half) round_rows(on, 1, l, r, l);
+    }
+}
+
+/* Columns `of` of y. */
+static void last_unit(const panel *on, range rows, range of)
+{
+    const slm_cpu_packed *w = on->packed;
+    const size_t l = on->config->d_latent, s = w->shared_out.inner;
+    const size_t count = rows.end - rows.first;
+    const slm_cpu_matrix y = {slm_cpu_row(on->y, rows.first), on->y.ld};
+
+    product(on, &w->lift, 0, of, count, (slm_cpu_matrix){on->at->r + rows.first * l, l},
+            y, 0);
+    if (w->shared_out.data)
+        product(on, &w->shared_out, 0, of, count,
+                (slm_cpu_matrix){on->at->hs + rows.first * s, s}, y, 1);
+    for (size_t j = 0; j < w->shared.parts; j++)
+        product(on, &w->shared, j, of, count,
+                (slm_cpu_matrix){slm_cpu_row(on->x, rows.first), on->x.ld}, y, 1);
+    for (size_t t = rows.first; t < rows.end; t++)
+        for (size_t i = of.first; on->at->poisoned[t] && i < of.end; i++)
+            slm_cpu_row(on->y, t)[i] = NAN;
+}
+
+static void last_phase(const panel *on)
+{
+    enum { MOST = 96, GROUP = 4 };
+    const size_t d = on->config->d_model, blocks = blocks_of(on->rows, MOST);
+    const size_t panels = slm_cpu_ceil_div(d, SLM_CPU_WIDTH);
+    const size_t units = slm_cpu_ceil_div(panels, on->rows <= FEW_TOKENS ? 2 : GROUP);
+
+    if (blocks >= 2 * threads()) { /* r of a block is read while it is in the cache */
+#pragma omp for schedule(dynamic, 1)
+        for (size_t i = 0; i < blocks; i++) {
+            const range rows = block_of(on->rows, MOST, i);
+
+            combine_rows(on, rows);
+            for (size_t j = 0; j < units; j++)
+                last_unit(on, rows, part_of(d, SLM_CPU_WIDTH, units, j));
+        }
+        return;
+    }
+#pragma omp for schedule(static)
+    for (size_t t = 0; t < on->rows; t++) combine_rows(on, (range){t, t + 1});
+#pragma omp for schedule(dynamic, 1)
+    for (size_t i = 0; i < blocks * units; i++)
+        last_unit(on, block_of(on->rows, MOST, i / units),
+                  part_of(d, SLM_CPU_WIDTH, units, i % units));
+}
+
+/* ---- tensors of either element type ---- */
+
+static float real_at(const slm_tensor *tensor, size_t i, size_t j)
+{
+    const ptrdiff_t at = slm_cpu_at(tensor, i, j);
+
+    return tensor->dtype == SLM_BF16 ? slm_cpu_of_bf16(((uint16_t *)tensor->data)[at])
+                                     : ((float *)tensor->data)[at];
+}
+
+static void put_real(const slm_tensor *tensor, size_t i, size_t j, float value)
+{
+    const ptrdiff_t at = slm_cpu_at(tensor, i, j);
+
+    if (tensor->dtype == SLM_BF16)
+        ((uint16_t *)tensor->data)[at] = slm_cpu_to_bf16(value);
+    else
+        ((float *)tensor->data)[at] = value;
+}
+
+static void read_row(const slm_tensor *tensor, size_t i, size_t cols, float *to)
+{
+    const ptrdiff_t at = slm_cpu_at(tensor, i, 0);
+
+    if (tensor->dtype == SLM_BF16 && tensor->stride[1] == 1) {
+        const uint16_t *from = (const uint16_t *)tensor->data + at;
+
+#pragma omp simd
+        for (size_t j = 0; j < cols; j++) to[j] = slm_cpu_of_bf16(from[j]);
+    } else {
+        for (size_t j = 0; j < cols; j++) to[j] = real_at(tensor, i, j);
+    }
+}
+
+static void write_row(const slm_tensor *tensor, size_t i, size_t cols,
+                      const float *from)
+{
+    const ptrdiff_t at = slm_cpu_at(tensor, i, 0);
+
+    if (tensor->dtype == SLM_BF16 && tensor->stride[1] == 1) {
+        uint16_t *to = (uint16_t *)tensor->data + at;
+
+#pragma omp simd
+        for (size_t j = 0; j < cols; j++) to[j] = slm_cpu_to_bf16(from[j]);
+    } else {
+        for (size_t j = 0; j < cols; j++) put_real(tensor, i, j, from[j]);
+    }
+}
+
+/* The view as rows of binary32: itself, or copied to `copy`. */
+static slm_cpu_matrix read_rows(const slm_tensor *tensor, float *copy)
+{
+    const size_t rows = tensor->shape[0], cols = tensor->shape[1];
+    slm_cpu_matrix matrix;
+
+    if (tensor->dtype == SLM_F32 && slm_cpu_is_matrix(tensor, &matrix)) return matrix;
+#pragma omp parallel for schedule(static)
+    for (size_t i = 0; i < rows; i++) read_row(tensor, i, cols, copy + i * cols);
+    return (slm_cpu_matrix){copy, cols};
+}
+
+static void write_rows(const slm_tensor *to, slm_cpu_matrix from)
+{
+    if (to->rank == 0) return;
+#pragma omp parallel for schedule(static)
+    for (size_t i = 0; i < to->shape[0]; i++)
+        write_row(to, i, to->shape[1], slm_cpu_row(from, i));
+}
+
+/* A tap [T, k, width] from sorted pairs. */
+static void write_pairs(const slm_tensor *tap, const int64_t *place,
+                        const float *sorted, size_t width)
+{
+    if (tap->rank == 0) return;
+    for (size_t t = 0; t < tap->shape[0]; t++) {
+        const slm_tensor slots = slm_tensor_at(tap, t);
+
+        for (size_t q = 0; q < slots.shape[0]; q++)
+            write_row(&slots, q, width,
+                      sorted + (size_t)place[t * slots.shape[0] + q] * width);
+    }
+}
+
+static void write_outputs(const slm_layer_forward_args *args, const panel *on)
+{
+    const slm_config *config = on->config;
+    const space *at = on->at;
+    const size_t n = config->n_experts, l = config->d_latent, f = config->d_expert;
+    const size_t s = config->n_shared * config->d_shared;
+
+    slm_cpu_write_choice(config, on->rows, &at->chosen, &args->ids, &args->weight,
+                         &args->cutoff);
+    slm_cpu_write(&args->logit, (slm_cpu_matrix){at->logit, n});
+    slm_cpu_write(&args->score, (slm_cpu_matrix){at->score, n});
+    write_rows(&args->z, (slm_cpu_matrix){at->z, l});
+    write_rows(&args->u, (slm_cpu_matrix){at->u, l});
+    write_rows(&args->r, (slm_cpu_matrix){at->r, l});
+    if (s) write_rows(&args->hs, (slm_cpu_matrix){at->hs, s});
+    write_pairs(&args->h, at->groups.place, at->h, f);
+    write_pairs(&args->o, at->groups.place, at->o, l);
+}
+
+/* Experts of vast weights that nobody chose before. */
+static void pack_chosen(panel *on)
+{
+    slm_cpu_packed *packed = &on->handle->native->packed;
+
+    for (size_t i = 0; packed->ready && i < on->n_tasks; i++)
+        slm_cpu_pack_expert(packed, on->at->groups.tasks[i].expert);
+}
+
+/* One panel; the tensors of args have its rows alone. */
+static void run_panel(slm_handle *handle, const space *at,
+                      const slm_layer_forward_args *args, size_t rows)
+{
+    panel on = {.handle = handle,
+                .config = &handle->config,
+                .packed = &handle->native->packed,
+                .level = handle->native->level,
+                .at = at,
+                .rows = rows,
+                .x = read_rows(&args->x, at->x),
+                .half = handle->config.dtype == SLM_BF16};
+    const int direct = !on.half && slm_cpu_is_matrix(&args->y, &on.y);
+
+    if (!direct) on.y = (slm_cpu_matrix){at->y, handle->config.d_model};
+#pragma omp parallel
+    {
+        first_phase(&on);
+#pragma omp single
+        pack_chosen(&on);
+        expert_phase(&on);
+        last_phase(&on);
+    }
+    if (!direct) write_rows(&args->y, on.y);
+    write_outputs(args, &on);
+}
+
+slm_status slm_cpu_native_layer_forward(slm_handle *handle,
+                                        const slm_layer_forward_args *args,
+                                        slm_error *error)
+{
+    const slm_config *config = &handle->config;
+    const size_t total = args->call.n_tokens;
+    const slm_status status =
+        slm_check_finite(SLM_OP_layer_forward, config, args, error);
+    space at;
+
+    if (status || total == 0) return status;
+    lay_out(&at, args->call.workspace, config, total);
+    slm_cpu_pack(at.bias, &args->bias);
+    for (size_t first = 0; first < total; first += SLM_CPU_PANEL) {
+        const size_t rows = slm_cpu_panel_rows(total - first);
+        slm_layer_forward_args part = *args;
+        slm_tensor *const tensors[] = {
+            &part.x,     &part.y,     &part.ids, &part.weight, &part.cutoff,
+            &part.logit, &part.score, &part.z,   &part.h,      &part.o,
+            &part.u,     &part.r,     &part.hs};
+
+        for (size_t i = 0; i < sizeof tensors / sizeof *tensors; i++)
+            *tensors[i] = slm_cpu_part(tensors[i], first, rows);
+        run_panel(handle, &at, &part, rows);
+    }
+    return SLM_OK;
+}

@@ -1,0 +1,508 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* gpu/emu/selftest/test_emu.c - what is right, and stays so under schedules. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <cublas_v2.h>
+#include <pthread.h>
+#include <string.h>
+#include "../control.h"
+#include "subjects.h"
+
+enum { N = 64 };
+
+static void *device(size_t bytes)
+{
+    void *memory = NULL;
+
+    assert_int_equal(cudaMalloc(&memory, bytes), cudaSuccess);
+    return memory;
+}
+
+static void *upload(const void *from, size_t bytes)
+{
+    void *memory = device(bytes);
+
+    assert_int_equal(cudaMemcpy(memory, from, bytes, cudaMemcpyHostToDevice),
+                     cudaSuccess);
+    return memory;
+}
+
+static void download(void *to, const void *from, size_t bytes)
+{
+    assert_int_equal(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToHost), cudaSuccess);
+}
+
+static void warp_operations_agree_with_loops(void **state)
+{
+    int in[32], out[WARP_ANSWERS][32], sum = 0, least = 100;
+    unsigned above = 0;
+
+    (void)state;
+    for (int i = 0; i < 32; i++) {
+        in[i] = i * 7 % 13 + (i > 20);
+        sum += in[i];
+        least = in[i] < least ? in[i] : least;
+        above |= (unsigned)(in[i] > 10) << i;
+    }
+
+    int *from = upload(in, sizeof in), *to = device(sizeof out);
+
+    for (unsigned seed = 0; seed < 8; seed++) {
+        slm_emu_seed(seed);
+        subject_warp(from, to, NULL);
+        download(out, to, sizeof out);
+        for (int i = 0; i < 32; i++) {
+            unsigned same = 0;
+            int half = 0, any = 0, all = 1;
+
+            for (int j = 0; j < 32; j++) same |= (unsigned)(in[j] == in[i]) << j;
+            for (int j = i / 16 * 16; j < i / 16 * 16 + 16; j++) {
+                half += in[j];
+                any |= in[j] > 10;
+                all &= in[j] > 10;
+            }
+            assert_int_equal(out[ANSWER_INDEX][i], in[i / 8 * 8 + 3]);
+            assert_int_equal(out[ANSWER_XOR][i], in[i ^ 5]);
+            assert_int_equal(out[ANSWER_UP][i], in[i % 16 < 2 ? i : i - 2]);
+            assert_int_equal(out[ANSWER_DOWN][i], in[i + 3 > 31 ? i : i + 3]);
+            assert_int_equal(out[ANSWER_BALLOT][i], (int)above);
+            assert_int_equal(out[ANSWER_MATCH][i], (int)same);
+            assert_int_equal(out[ANSWER_ADD][i], sum);
+            assert_int_equal(out[ANSWER_MIN][i], least);
+            assert_int_equal(out[ANSWER_HALVES][i], half);
+            assert_int_equal(out[ANSWER_ANY_ALL][i], 2 * any + all);
+        }
+    }
+    cudaFree(from);
+    cudaFree(to);
+}
+
+static void new_memory_holds_no_number(void **state)
+{
+    uint32_t got[N];
+    void *memory = device(sizeof got);
+
+    (void)state;
+    download(got, memory, sizeof got);
+    for (int i = 0; i < N; i++) assert_int_equal(got[i], 0xffffffffu);
+    cudaFree(memory);
+}
+
+static void more_than_48_kib_must_be_asked_for(void **state)
+{
+    const int n = 20000;
+    int got = 0, *out = device(sizeof got);
+
+    (void)state;
+    subject_shared(n, out, NULL);
+    assert_int_equal(cudaGetLastError(), cudaErrorInvalidValue);
+    assert_int_equal(subject_allow_shared(228 << 10), cudaErrorInvalidValue);
+    cudaGetLastError();
+    assert_int_equal(subject_allow_shared((size_t)n * sizeof n), cudaSuccess);
+    subject_shared(n, out, NULL);
+    assert_int_equal(cudaGetLastError(), cudaSuccess);
+    download(&got, out, sizeof got);
+    assert_int_equal(got, n / 2 * (n - 1));
+    cudaFree(out);
+}
+
+static void impossible_blocks_are_refused(void **state)
+{
+    (void)state;
+    subject_threads(1024, NULL);
+    assert_int_equal(cudaGetLastError(), cudaSuccess);
+    subject_threads(1056, NULL);
+    assert_int_equal(cudaGetLastError(), cudaErrorInvalidConfiguration);
+    subject_threads(0, NULL);
+    assert_int_equal(cudaGetLastError(), cudaErrorInvalidConfiguration);
+    assert_int_equal(cudaGetLastError(), cudaSuccess);
+}
+
+static void pinned_memory_is_old_until_the_host_waits(void **state)
+{
+    const int seven = 7;
+    int *from = upload(&seven, sizeof seven), *pinned = NULL;
+    cudaStream_t stream;
+
+    (void)state;
+    assert_int_equal(cudaStreamCreate(&stream), cudaSuccess);
+    assert_int_equal(cudaMallocHost((void **)&pinned, sizeof *pinned), cudaSuccess);
+    *pinned = 1;
+    cudaMemcpyAsync(pinned, from, sizeof seven, cudaMemcpyDeviceToHost, stream);
+    assert_int_equal(*pinned, 1);
+    cudaStreamSynchronize(stream);
+    assert_int_equal(*pinned, 7);
+    cudaFreeHost(pinned);
+    cudaFree(from);
+    cudaStreamDestroy(stream);
+}
+
+/* Two streams add 1 and 10, in that order where `ordered`; returns the last value. */
+static int chain(int ordered)
+{
+    int zero[N] = {0}, got[N], *a = upload(zero, sizeof zero);
+    int *b = upload(zero, sizeof zero), *c = upload(zero, sizeof zero);
+    cudaStream_t one, two;
+    cudaEvent_t ready;
+
+    cudaStreamCreateWithFlags(&one, cudaStreamNonBlocking);
+    cudaStreamCreateWithFlags(&two, cudaStreamNonBlocking);
+    cudaEventCreate(&ready);
+    subject_add(N, 1, a, b, one);
+    cudaEventRecord(ready, one);
+    if (ordered) cudaStreamWaitEvent(two, ready, 0);
+    subject_add(N, 10, b, c, two);
+    cudaDeviceSynchronize();
+    download(got, c, sizeof got);
+    cudaStreamDestroy(one);
+    cudaStreamDestroy(two);
+    cudaEventDestroy(ready);
+    cudaFree(a);
+    cudaFree(b);
+    cudaFree(c);
+    return got[N - 1];
+}
+
+static void an_event_orders_two_streams(void **state)
+{
+    (void)state;
+    for (unsigned seed = 0; seed < 32; seed++) {
+        slm_emu_seed(seed);
+        assert_int_equal(chain(1), 11);
+    }
+}
+
+#ifndef EMU_WATCHED /* the race build ends at the first of these */
+static void without_an_event_seeds_differ(void **state)
+{
+    int early = 0;
+
+    (void)state;
+    for (unsigned seed = 2; seed < 34; seed++) {
+        slm_emu_seed(seed);
+        early += chain(0) == 10;
+    }
+    assert_in_range(early, 1, 31);
+}
+#endif
+
+static void blocks_of_two_streams_take_turns(void **state)
+{
+    enum { BLOCKS = 16 };
+    const int zero = 0;
+    int *counter = upload(&zero, sizeof zero), order[2][BLOCKS], changes = 0;
+    int *out[2] = {device(sizeof order[0]), device(sizeof order[0])}, of[2 * BLOCKS];
+    cudaStream_t stream[2];
+
+    (void)state;
+    slm_emu_seed(5);
+    for (int i = 0; i < 2; i++) {
+        cudaStreamCreateWithFlags(&stream[i], cudaStreamNonBlocking);
+        subject_tickets(BLOCKS, counter, out[i], stream[i]);
+    }
+    cudaDeviceSynchronize();
+    for (int i = 0; i < 2; i++) {
+        download(order[i], out[i], sizeof order[i]);
+        for (int b = 0; b < BLOCKS; b++) of[order[i][b]] = i;
+        cudaStreamDestroy(stream[i]);
+        cudaFree(out[i]);
+    }
+    for (int t = 1; t < 2 * BLOCKS; t++) changes += of[t] != of[t - 1];
+    assert_in_range(changes, 4, 2 * BLOCKS - 1);
+    cudaFree(counter);
+}
+
+/* c = ((a + 1) + 10) and d = ((a + 1) + 100) on a second stream, then e = c + 1000. */
+static void capture(cudaStream_t one, cudaStream_t two, int **at, int joined)
+{
+    cudaEvent_t fork, join;
+
+    cudaEventCreate(&fork);
+    cudaEventCreate(&join);
+    assert_int_equal(cudaStreamBeginCapture(one, cudaStreamCaptureModeGlobal),
+                     cudaSuccess);
+    subject_add(N, 1, at[0], at[1], one);
+    cudaEventRecord(fork, one);
+    cudaStreamWaitEvent(two, fork, 0);
+    subject_add(N, 10, at[1], at[2], one);
+    subject_add(N, 100, at[1], at[3], two);
+    cudaEventRecord(join, two);
+    if (joined) cudaStreamWaitEvent(one, join, 0);
+    subject_add(N, 1000, joined ? at[3] : at[2], at[4], one);
+    cudaEventDestroy(fork);
+    cudaEventDestroy(join);
+}
+
+static void a_graph_repeats_what_was_captured(void **state)
+{
+    int *at[5], value[N], got[N];
+    cudaStream_t one, two;
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+
+    (void)state;
+    for (int i = 0; i < 5; i++) at[i] = device(sizeof value);
+    cudaStreamCreateWithFlags(&one, cudaStreamNonBlocking);
+    cudaStreamCreateWithFlags(&two, cudaStreamNonBlocking);
+    capture(one, two, at, 1);
+    assert_int_equal(cudaStreamEndCapture(one, &graph), cudaSuccess);
+    assert_int_equal(cudaGraphInstantiate(&exec, graph, 0), cudaSuccess);
+    assert_int_equal(cudaGraphDestroy(graph), cudaSuccess);
+    for (unsigned seed = 0; seed < 16; seed++) {
+        slm_emu_seed(seed);
+        for (int i = 0; i < N; i++) value[i] = (int)seed * i;
+        cudaMemcpyAsync(at[0], value, sizeof value, cudaMemcpyHostToDevice, one);
+        assert_int_equal(cudaGraphLaunch(exec, one), cudaSuccess);
+        assert_int_equal(cudaGraphLaunch(exec, one), cudaSuccess);
+        cudaMemcpyAsync(got, at[4], sizeof got, cudaMemcpyDeviceToHost, one);
+        cudaStreamSynchronize(one);
+        for (int i = 0; i < N; i++) assert_int_equal(got[i], (int)seed * i + 1101);
+    }
+    cudaGraphExecDestroy(exec);
+    for (int i = 0; i < 5; i++) cudaFree(at[i]);
+    cudaStreamDestroy(one);
+    cudaStreamDestroy(two);
+}
+
+static void an_unjoined_capture_is_refused(void **state)
+{
+    int *at[5];
+    cudaStream_t one, two;
+    cudaGraph_t graph;
+
+    (void)state;
+    for (int i = 0; i < 5; i++) at[i] = device(N * sizeof(int));
+    cudaStreamCreateWithFlags(&one, cudaStreamNonBlocking);
+    cudaStreamCreateWithFlags(&two, cudaStreamNonBlocking);
+    capture(one, two, at, 0);
+    assert_int_equal(cudaStreamEndCapture(one, &graph), cudaErrorStreamCaptureUnjoined);
+    assert_null(graph);
+    assert_int_equal(cudaGetLastError(), cudaErrorStreamCaptureUnjoined);
+    for (int i = 0; i < 5; i++) cudaFree(at[i]);
+    cudaStreamDestroy(one);
+    cudaStreamDestroy(two);
+}
+
+/* Small integers, so that sums are exact in binary32 and in bf16 factors. */
+static uint16_t half_of(float value)
+{
+    uint32_t word;
+
+    memcpy(&word, &value, sizeof word);
+    return (uint16_t)(word >> 16);
+}
+
+static void fill(float *value, size_t n, int seed)
+{
+    for (size_t i = 0; i < n; i++)
+        value[i] = (float)((int)(i * 7 + (size_t)seed) % 9 - 4);
+}
+
+static void a_product_agrees_with_a_loop(void **state)
+{
+    enum { M = 5, K = 7, LEADING = 8, COLUMNS = 8, SIZE = LEADING * COLUMNS };
+    const float two = 2.0f, three = 3.0f;
+    float a[SIZE], b[SIZE], c[SIZE], got[SIZE];
+    cublasHandle_t handle;
+
+    (void)state;
+    fill(a, SIZE, 1);
+    fill(b, SIZE, 5);
+    fill(c, SIZE, 3);
+
+    float *da = upload(a, sizeof a), *db = upload(b, sizeof b);
+
+    assert_int_equal(cublasCreate(&handle), CUBLAS_STATUS_SUCCESS);
+    for (int which = 0; which < 4; which++) {
+        const int ta = which & 1, tb = which >> 1;
+        float *dc = upload(c, sizeof c);
+
+        assert_int_equal(cublasSgemm(handle, ta ? CUBLAS_OP_T : CUBLAS_OP_N,
+                                     tb ? CUBLAS_OP_T : CUBLAS_OP_N, M, 6, K, &two, da,
+                                     LEADING, db, LEADING, &three, dc, LEADING),
+                         CUBLAS_STATUS_SUCCESS);
+        download(got, dc, sizeof got);
+        for (int j = 0; j < COLUMNS; j++)
+            for (int i = 0; i < LEADING; i++) {
+                float want = c[j * LEADING + i];
+
+                if (i < M && j < 6) want *= three;
+                for (int q = 0; q < K && i < M && j < 6; q++)
+                    want += two * (ta ? a[i * LEADING + q] : a[q * LEADING + i]) *
+                            (tb ? b[q * LEADING + j] : b[j * LEADING + q]);
+                assert_true(got[j * LEADING + i] == want);
+            }
+        cudaFree(dc);
+    }
+    assert_int_equal(cublasSgemm(handle, CUBLAS_OP_N, CUBLAS_OP_N, M, 6, K, &two, da,
+                                 M - 1, db, LEADING, &three, da, LEADING),
+                     CUBLAS_STATUS_INVALID_VALUE);
+    cublasDestroy(handle);
+    cudaFree(da);
+    cudaFree(db);
+}
+
+static void a_batch_of_bf16_products_leaves_nan_in_c_unread(void **state)
+{
+    enum { D = 4, BATCH = 3, SIZE = D * D * BATCH };
+    const float one = 1.0f, zero = 0.0f;
+    float a[SIZE], b[SIZE], got[SIZE];
+    uint16_t a16[SIZE], b16[SIZE];
+    cublasHandle_t handle;
+
+    (void)state;
+    fill(a, SIZE, 2);
+    fill(b, SIZE, 6);
+    for (int i = 0; i < SIZE; i++) {
+        a16[i] = half_of(a[i]);
+        b16[i] = half_of(b[i]);
+    }
+
+    void *da = upload(a16, sizeof a16), *db = upload(b16, sizeof b16);
+    void *dc = device(sizeof got);
+
+    cublasCreate(&handle);
+    assert_int_equal(
+        cublasGemmStridedBatchedEx(handle, CUBLAS_OP_N, CUBLAS_OP_N, D, D, D, &one, da,
+                                   CUDA_R_16BF, D, D * D, db, CUDA_R_16BF, D, D * D,
+                                   &zero, dc, CUDA_R_32F, D, D * D, BATCH,
+                                   CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
+        CUBLAS_STATUS_SUCCESS);
+    download(got, dc, sizeof got);
+    for (int p = 0; p < BATCH; p++)
+        for (int j = 0; j < D; j++)
+            for (int i = 0; i < D; i++) {
+                const float *x = a + p * D * D, *y = b + p * D * D;
+                float want = 0.0f;
+
+                for (int q = 0; q < D; q++) want += x[q * D + i] * y[j * D + q];
+                assert_true(got[p * D * D + j * D + i] == want);
+            }
+    cublasDestroy(handle);
+    cudaFree(da);
+    cudaFree(db);
+    cudaFree(dc);
+}
+
+/* Rows of 1, 0 and 3 tokens with their own factors; the arrays of pointers are device
+ * memory. */
+static void a_grouped_product_takes_ragged_and_empty_groups(void **state)
+{
+    enum { G = 3, D = 4, ROWS = 4 };
+    const int n[G] = {1, 0, 3}, d[G] = {D, D, D}, each[G] = {1, 1, 1};
+    const cublasOperation_t plain[G] = {CUBLAS_OP_N, CUBLAS_OP_N, CUBLAS_OP_N};
+    const float one[G] = {1.0f, 1.0f, 1.0f}, zero[G] = {0.0f, 0.0f, 0.0f};
+    float w[G * D * D], x[ROWS * D], got[ROWS * D];
+    const void *a[G], *b[G];
+    void *c[G];
+    cublasHandle_t handle;
+
+    (void)state;
+    fill(w, G * D * D, 2);
+    fill(x, ROWS * D, 6);
+
+    float *dw = upload(w, sizeof w), *dx = upload(x, sizeof x);
+    float *dy = device(sizeof got);
+
+    for (int g = 0, row = 0; g < G; row += n[g++]) {
+        a[g] = dw + g * D * D;
+        b[g] = dx + row * D;
+        c[g] = dy + row * D;
+    }
+
+    void *da = upload(a, sizeof a), *db = upload(b, sizeof b),
+         *dc = upload(c, sizeof c);
+
+    cublasCreate(&handle);
+    assert_int_equal(cublasGemmGroupedBatchedEx(
+                         handle, plain, plain, d, n, d, one, (const void *const *)da,
+                         CUDA_R_32F, d, (const void *const *)db, CUDA_R_32F, d, zero,
+                         (void *const *)dc, CUDA_R_32F, d, G, each, CUBLAS_COMPUTE_32F),
+                     CUBLAS_STATUS_SUCCESS);
+    download(got, dy, sizeof got);
+    for (int row = 0; row < ROWS; row++)
+        for (int i = 0; i < D; i++) {
+            const float *of = w + (row ? 2 : 0) * D * D;
+            float want = 0.0f;
+
+            for (int q = 0; q < D; q++) want += of[q * D + i] * x[row * D + q];
+            assert_true(got[row * D + i] == want);
+        }
+    cublasDestroy(handle);
+    cudaFree(da);
+    cudaFree(db);
+    cudaFree(dc);
+    cudaFree(dw);
+    cudaFree(dx);
+    cudaFree(dy);
+}
+
+static void *add_a_hundred_times(void *result)
+{
+    int zero[N] = {0}, got[N], *at = upload(zero, sizeof zero);
+    cudaStream_t stream;
+
+    cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+    for (int i = 0; i < 100; i++) {
+        subject_add(N, 1, at, at, stream);
+        if (i % 10 == 0) cudaStreamSynchronize(stream);
+    }
+    cudaMemcpyAsync(got, at, sizeof got, cudaMemcpyDeviceToHost, stream);
+    cudaStreamSynchronize(stream);
+    cudaStreamDestroy(stream);
+    cudaFree(at);
+    *(int *)result = got[N - 1];
+    return NULL;
+}
+
+static void two_host_threads_may_work_at_once(void **state)
+{
+    pthread_t thread[2];
+    int result[2] = {0, 0};
+
+    (void)state;
+    slm_emu_seed(3);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(
+            pthread_create(&thread[i], NULL, add_a_hundred_times, &result[i]), 0);
+    for (int i = 0; i < 2; i++) pthread_join(thread[i], NULL);
+    assert_int_equal(result[0], 100);
+    assert_int_equal(result[1], 100);
+}
+
+static void it_says_that_it_is_no_gpu(void **state)
+{
+    struct cudaDeviceProp properties;
+
+    (void)state;
+    assert_int_equal(cudaGetDeviceProperties(&properties, 0), cudaSuccess);
+    assert_non_null(strstr(properties.name, "no GPU"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(warp_operations_agree_with_loops),
+        cmocka_unit_test(new_memory_holds_no_number),
+        cmocka_unit_test(more_than_48_kib_must_be_asked_for),
+        cmocka_unit_test(impossible_blocks_are_refused),
+        cmocka_unit_test(pinned_memory_is_old_until_the_host_waits),
+        cmocka_unit_test(an_event_orders_two_streams),
+#ifndef EMU_WATCHED
+        cmocka_unit_test(without_an_event_seeds_differ),
+#endif
+        cmocka_unit_test(blocks_of_two_streams_take_turns),
+        cmocka_unit_test(a_graph_repeats_what_was_captured),
+        cmocka_unit_test(an_unjoined_capture_is_refused),
+        cmocka_unit_test(a_product_agrees_with_a_loop),
+        cmocka_unit_test(a_batch_of_bf16_products_leaves_nan_in_c_unread),
+        cmocka_unit_test(a_grouped_product_takes_ragged_and_empty_groups),
+        cmocka_unit_test(two_host_threads_may_work_at_once),
+        cmocka_unit_test(it_says_that_it_is_no_gpu),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL) != 0;
+}
