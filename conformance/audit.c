@@ -118,7 +118,9 @@ static int run(slm_testee *testee, step_ladder *ladder, call_frame *frame, char 
     if (!testee_frame(testee, &ladder->test, NULL, frame, why)) return 0;
     testee_run(testee, frame, &reply);
     if (reply.outcome == TESTEE_RETURNED && reply.status == SLM_OK) return 1;
-    snprintf(why, TESTEE_WHY, "%s%.400s", slm_status_name(reply.status), reply.why);
+    snprintf(why, TESTEE_WHY, "%.400s",
+             reply.outcome == TESTEE_RETURNED ? slm_status_name(reply.status)
+                                              : reply.why);
     frame_free(frame);
     return 0;
 }

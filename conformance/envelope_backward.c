@@ -309,6 +309,33 @@ static int is_factor(flow_field field)
            field == FLOW_DZ || field == FLOW_DSHARED_GATE_UP;
 }
 
+/* FNV-1a. */
+static uint64_t hashed(uint64_t hash, const void *data, size_t size)
+{
+    const unsigned char *byte = data;
+
+    for (size_t i = 0; i < size; i++) hash = (hash ^ byte[i]) * 0x100000001b3u;
+    return hash;
+}
+
+/* Equal tokens make equal errors, which add up in gradients of weights: the noise of a
+ * token follows from what it is given. */
+static uint64_t seed_of(const flow *e, size_t t)
+{
+    static const flow_field given[] = {FLOW_X, FLOW_DY};
+    uint64_t seed = 0xcbf29ce484222325u;
+
+    for (size_t i = 0; i < sizeof given / sizeof *given; i++) {
+        const size_t width = flow_width(e, given[i]);
+
+        if (e->shown[given[i]])
+            seed = hashed(seed, e->shown[given[i]] + t * width, width * sizeof(double));
+    }
+    if (!e->routed) return seed;
+    return hashed(seed, e->ids + t * e->config->top_k,
+                  e->config->top_k * sizeof *e->ids);
+}
+
 void envelope_backward_open(flow *e)
 {
     for (int i = 0; i < FLOW_FIELDS; i++) {
@@ -321,7 +348,7 @@ void envelope_backward_open(flow *e)
     }
     for (size_t t = 0; t < e->n_tokens; t++) {
         envelope_token at = {.e = e,
-                             .noise = {e->rules, e->config, e->dtype, t},
+                             .noise = {e->rules, e->config, e->dtype, seed_of(e, t)},
                              .t = t,
                              .d = e->config->d_model,
                              .l = e->config->d_latent,

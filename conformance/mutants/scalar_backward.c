@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* conformance/mutants/scalar_backward.c - what the backward operations share; the norm.  G2 */
+/* conformance/mutants/scalar_backward.c - what the backwards share; the norm.      G2 */
 #include "scalar_gradient.h"
 
 #include <math.h>

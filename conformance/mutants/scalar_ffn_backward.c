@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* conformance/mutants/scalar_ffn_backward.c - gradients of a network at full width.  G4 */
+/* conformance/mutants/scalar_ffn_backward.c - gradients of a dense network.        G4 */
 #include "scalar_gradient.h"
 
 #include <string.h>

@@ -32,11 +32,13 @@ static slm_status refuse_last_count(const slm_qb_hist_accumulate_args *args,
                                     slm_error *error)
 {
     const size_t count = slm_tensor_count(&args->hist), bins = args->hist.shape[1];
-    int64_t sum = 0;
+    uint64_t sum = 0; /* of tokens that a mask leaves out, too */
 
     for (size_t i = 0; i < count; i++) {
-        if (i % bins == 0) sum = (int64_t)args->call.n_tokens;
-        sum += *(const int64_t *)scalar_element(&args->hist, i);
+        const int64_t *value = scalar_element(&args->hist, i);
+
+        if (i % bins == 0) sum = args->call.n_tokens;
+        sum += (uint64_t)*value;
         if (sum == INT64_MAX)
             return slm_fail(error, SLM_ERR_DOMAIN, "qb_hist_accumulate", "hist",
                             i - i % bins, "a row sum below 2^63 - 1");

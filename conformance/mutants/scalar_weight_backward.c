@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* conformance/mutants/scalar_weight_backward.c - the gradient through the weights.  G3 */
+/* conformance/mutants/scalar_weight_backward.c - gradient through the weights.     G3 */
 #include "scalar_gradient.h"
 
 #include <math.h>

@@ -8,6 +8,7 @@
 #include "case.h"
 
 #include <signal.h>
+#include <stdint.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -425,6 +426,28 @@ static void a_case_that_no_memory_holds_is_refused_in_words(void **state)
     assert_non_null(strstr(why, "not enough memory"));
 }
 
+/* Whether to refuse such a configuration is for the contract, which sees no tensor. */
+static void an_output_of_no_possible_size_is_absent(void **state)
+{
+    made_case made;
+
+    (void)state;
+    case_begin(&made, SLM_OP_layer_forward, "paper");
+    made.test.config.d_model = made.test.config.d_latent = 1;
+    made.test.config.n_experts = made.test.config.top_k = 1;
+    made.test.config.d_expert = made.test.config.d_shared = 2;
+    made.test.config.n_shared = 1;
+    made.test.call.n_tokens = 1;
+    case_build(&made);
+    assert_int_equal(frame_tensor(&made.frame, "hs")->shape[1], 2);
+    case_free(&made);
+    made.test.config.n_shared = SIZE_MAX;
+    case_build(&made);
+    assert_int_equal(frame_tensor(&made.frame, "hs")->rank, 0);
+    assert_int_equal(frame_tensor(&made.frame, "h")->rank, 3);
+    case_free(&made);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -447,6 +470,7 @@ int main(void)
         cmocka_unit_test(a_golden_frame_has_real_outputs_in_binary64),
         cmocka_unit_test(a_digest_is_of_every_bit_of_the_outputs_and_of_nothing_else),
         cmocka_unit_test(a_case_that_no_memory_holds_is_refused_in_words),
+        cmocka_unit_test(an_output_of_no_possible_size_is_absent),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -216,6 +216,25 @@ static void infinite_and_huge_logits_have_limits(void **state)
     assert_int_equal(bits_f64(got.weight[1]), 0);
 }
 
+static void softmax_gives_minus_infinity_nothing(void **state)
+{
+    (void)state;
+    const slm_config config = {.score = SLM_SCORE_SOFTMAX, .n_experts = 3};
+    arb_ptr logit = _arb_vec_init(3), score = _arb_vec_init(3);
+
+    arb_set_si(logit, 2);
+    arb_neg_inf(logit + 1);
+    arb_set_si(logit + 2, 2);
+    slm_ref_scores(score, logit, &config, SLM_REF_JUDGE);
+    assert_true(arb_is_zero(score + 1));
+    for (int i = 0; i < 3; i += 2) {
+        assert_true(arb_is_exact(score + i));
+        assert_true(arf_cmp_d(arb_midref(score + i), 0.5) == 0);
+    }
+    _arb_vec_clear(score, 3);
+    _arb_vec_clear(logit, 3);
+}
+
 static void all_experts_chosen_leave_the_cutoff_untouched(void **state)
 {
     (void)state;
@@ -496,6 +515,7 @@ int main(void)
         cmocka_unit_test(the_release_adds_a_decimal_1e20th),
         cmocka_unit_test(logits_weigh_by_real_sigmoids_far_below_binary32),
         cmocka_unit_test(infinite_and_huge_logits_have_limits),
+        cmocka_unit_test(softmax_gives_minus_infinity_nothing),
         cmocka_unit_test(all_experts_chosen_leave_the_cutoff_untouched),
         cmocka_unit_test(a_nan_logit_is_refused_with_its_index_and_nothing_is_written),
         cmocka_unit_test(no_tokens_succeed_with_null_data),

@@ -762,6 +762,50 @@ static void a_gated_layer_names_the_stage_of_its_weight(void **state)
     }
 }
 
+static void nobody_looks(void *watcher, const char *name, size_t index,
+                         const arb_t value)
+{
+    (void)watcher, (void)name, (void)index, (void)value;
+}
+
+/* Both elements of z are 2^120 + 2^-30, which 128 bits do not hold, and every expert
+ * takes their difference: only more bits tell the mean square from a negative one. */
+static void an_aggregate_that_cancels_takes_more_bits(void **state)
+{
+    (void)state;
+    layer m = layer_of("linear");
+    slm_layer_backward_args args = layer_args(&m, 1);
+    const slm_weights weights = {.struct_size = sizeof weights,
+                                 .w_router = view(m.w_router, SLM_F32, 2, 3, 2, 0),
+                                 .w_down = view(m.w_down, SLM_F32, 2, 2, 2, 0),
+                                 .w_expert = view(m.w_expert, SLM_F32, 3, 3, 2, 2),
+                                 .w_lift = view(m.w_lift, SLM_F32, 2, 2, 2, 0),
+                                 .w_shared = view(m.w_shared, SLM_F32, 3, 1, 2, 2)};
+    const double nil[2] = {0};
+    slm_handle *handle;
+    slm_error error;
+
+    memcpy(m.x, (float[]){1, 1}, 2 * sizeof *m.x);
+    memcpy(m.w_down, (float[]){0x1p120f, 0x1p-30f, 0x1p120f, 0x1p-30f},
+           sizeof m.w_down);
+    for (size_t i = 0; i < 12; i++) m.w_expert[i] = i % 2 ? -1 : 1;
+    args.dgamma.rank = 0;
+    assert_int_equal(layer_run(&m, &args, NULL), SLM_OK);
+    same_bits(m.out.dweight, nil, 2);
+
+    handle = open_ref(&m.config);
+    assert_int_equal(slm_ref_backend()->prepare(handle, &weights, NULL), SLM_OK);
+    assert_int_equal(
+        slm_ref_watch_layer_backward(handle, &args, 256, nobody_looks, NULL, &error),
+        SLM_OK);
+    assert_int_equal(slm_ref_watch_layer_backward(handle, &args, SLM_REF_JUDGE,
+                                                  nobody_looks, NULL, &error),
+                     SLM_ERR_INTERNAL);
+    assert_string_equal(error.field, "r");
+    assert_string_equal(error.expected, "more than 64 bits");
+    slm_ref_backend()->close(handle);
+}
+
 /* Equal experts: dp are equal, though no ball says so, and D is 0. */
 static void equal_experts_leave_the_router_alone(void **state)
 {
@@ -968,6 +1012,7 @@ int main(void)
         cmocka_unit_test(nobody_s_expert_may_be_nan_and_has_zero_gradients),
         cmocka_unit_test(a_layer_refuses_what_is_not_finite_and_names_the_stage),
         cmocka_unit_test(a_gated_layer_names_the_stage_of_its_weight),
+        cmocka_unit_test(an_aggregate_that_cancels_takes_more_bits),
         cmocka_unit_test(equal_experts_leave_the_router_alone),
         cmocka_unit_test(a_gradient_that_no_precision_decides_is_an_error),
         cmocka_unit_test(balls_of_64_bits_keep_50_in_saturation),

@@ -470,39 +470,44 @@ static void a_used_weight_that_is_not_finite_is_refused_at_its_stage(void **stat
     assert_int_equal(forward(&config, &weights, &args, NULL), SLM_OK);
 }
 
-/* 128 bits do not hold 2^120 beside 1: the score, and the mean square of an aggregate of
- * 2^-60, are decided by more. */
+/* The second element of x by 1/2 and by 2^-60, and in one of the two sums beside 2^220
+ * and -2^220: 128 bits do not hold that, and tell neither the score of the logit nor the
+ * mean square from a negative one. */
 static void sums_that_cancel_are_repeated_with_more_bits(void **state)
 {
     (void)state;
-    const float x[] = {1, 1, 1}, w_router[] = {0x1p120f, 0, -0x1p120f};
-    const float w_down[] = {0x1p120f, 0x1p-60f, -0x1p120f}, one = 1, lift[] = {1, 1, 1};
-    const slm_weights weights = {.struct_size = sizeof weights,
-                                 .w_router = view(w_router, SLM_F32, 2, 1, 3, 0),
-                                 .w_down = view(w_down, SLM_F32, 2, 1, 3, 0),
-                                 .w_expert = view(&one, SLM_F32, 3, 1, 1, 1),
-                                 .w_lift = view(lift, SLM_F32, 2, 3, 1, 0)};
-    slm_config config = seed_config();
-    float score = 77;
-    double y[3], r = 77, weight;
-    int32_t ids;
-    const slm_layer_forward_args args = {
-        .call = {.struct_size = sizeof args, .n_tokens = 1},
-        .x = view(x, SLM_F32, 2, 1, 3, 0),
-        .bias = view(no_bias, SLM_F32, 1, 1, 0, 0),
-        .y = view(y, SLM_F64, 2, 1, 3, 0),
-        .ids = view(&ids, SLM_I32, 2, 1, 1, 0),
-        .weight = view(&weight, SLM_F64, 2, 1, 1, 0),
-        .score = view(&score, SLM_F32, 2, 1, 1, 0),
-        .r = view(&r, SLM_F64, 2, 1, 1, 0)};
+    for (int which = 0; which < 2; which++) {
+        const float x[] = {0x1p100f, 1, 0x1p100f}, one = 1, lift[] = {1, 1, 1};
+        const float high[] = {which ? 0 : 0x1p120f, which ? 0x1p120f : 0};
+        const float w_router[] = {high[0], 0.5f, -high[0]};
+        const float w_down[] = {high[1], 0x1p-60f, -high[1]};
+        const slm_weights weights = {.struct_size = sizeof weights,
+                                     .w_router = view(w_router, SLM_F32, 2, 1, 3, 0),
+                                     .w_down = view(w_down, SLM_F32, 2, 1, 3, 0),
+                                     .w_expert = view(&one, SLM_F32, 3, 1, 1, 1),
+                                     .w_lift = view(lift, SLM_F32, 2, 3, 1, 0)};
+        slm_config config = seed_config();
+        float score = 77;
+        double y[3], r = 77, weight;
+        int32_t ids;
+        const slm_layer_forward_args args = {
+            .call = {.struct_size = sizeof args, .n_tokens = 1},
+            .x = view(x, SLM_F32, 2, 1, 3, 0),
+            .bias = view(no_bias, SLM_F32, 1, 1, 0, 0),
+            .y = view(y, SLM_F64, 2, 1, 3, 0),
+            .ids = view(&ids, SLM_I32, 2, 1, 1, 0),
+            .weight = view(&weight, SLM_F64, 2, 1, 1, 0),
+            .score = view(&score, SLM_F32, 2, 1, 1, 0),
+            .r = view(&r, SLM_F64, 2, 1, 1, 0)};
 
-    config.d_model = 3;
-    config.d_latent = config.n_experts = config.top_k = 1;
-    config.n_shared = 0;
-    assert_int_equal(forward(&config, &weights, &args, NULL), SLM_OK);
-    assert_int_equal(bits_f32(score), bits_f32(0.5f));
-    assert_true(fabs(r / (0x1p-60 / sqrt(config.eps)) - 1) < 1e-14);
-    assert_true(y[0] == r);
+        config.d_model = 3;
+        config.d_latent = config.n_experts = config.top_k = 1;
+        config.n_shared = 0;
+        assert_int_equal(forward(&config, &weights, &args, NULL), SLM_OK);
+        assert_int_equal(bits_f32(score), bits_f32((float)(1 / (1 + exp(-0.5)))));
+        assert_true(fabs(r / (0x1p-60 / sqrt(config.eps)) - 1) < 1e-14);
+        assert_true(y[0] == r);
+    }
 }
 
 int main(void)

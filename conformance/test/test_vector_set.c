@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include "../manifest.h"
+#include "../seeded.h"
 #include "../vector_files.h"
 #include "vector_text.h"
 
@@ -184,6 +185,50 @@ static void a_recipe_that_makes_other_values_is_found(void **state)
     vec_free(good);
     vec_free(bad);
     free(text);
+}
+
+static void a_recipe_that_several_cases_share_is_checked(void **state)
+{
+    static const char *const whose[] = {
+        "bias: {shape: [3], gen: {seed: 5, bits: 2, scale: 0x1p+0}, sha256: ",
+        "bias: {shape: [3], gen: {seed: 6, bits: 2, scale: 0x1p+0}, sha256: "};
+    float values[3];
+    char digest[65], bias[256];
+    vec_error error;
+
+    (void)state;
+    seeded_values(5, "bias", 0, 3, 2, 1, 0, values);
+    vec_sha256(values, sizeof values, digest);
+    for (int i = 0; i < 2; i++) {
+        char *text;
+        vec_set *set;
+
+        snprintf(bias, sizeof bias, "%s\"%s\"}", whose[i], digest);
+        text = text_replace(
+            text_select, "bias: {shape: [3], data: [-0x1p+0, 0x0p+0, 0x1p+0]}", bias);
+        set = text_load(text);
+        assert_int_equal(vec_verify(set, &error), i == 0);
+        if (i) assert_int_equal(error.mark.line, 8);
+        vec_free(set);
+        free(text);
+    }
+}
+
+static void a_recipe_makes_ids_too(void **state)
+{
+    vec_set *set = text_load(
+        "schema: slm-vector/1\nfamily: permute/made\nabout: Ids of a recipe.\n"
+        "clause: [L5]\nconfig: {n: 9, k: 1}\ncases:\n"
+        "  - id: one\n    op: permute\n    provenance: hand\n    in:\n"
+        "      ids: {shape: [5, 1], gen: {seed: 3, bits: 2, scale: 0x1p+0, add: 4}}\n"
+        "    status: SLM_ERR_DOMAIN\n    field: ids\n");
+    int32_t ids[5];
+
+    (void)state;
+    vec_values(&set->families[0].cases[0].in[0], ids);
+    for (size_t i = 0; i < 5; i++)
+        assert_int_equal(ids[i], 4 + (int32_t)seeded_integer(3, "ids", i, 2));
+    vec_free(set);
 }
 
 /* Recipes longer than what vec_verify() makes at a time. */
@@ -403,6 +448,8 @@ int main(void)
             vectors_that_do_not_load_leave_the_manifest_alone, make_folder,
             remove_folder),
         cmocka_unit_test(a_recipe_that_makes_other_values_is_found),
+        cmocka_unit_test(a_recipe_that_several_cases_share_is_checked),
+        cmocka_unit_test(a_recipe_makes_ids_too),
         cmocka_unit_test(long_recipes_have_the_digest_of_all_their_values),
         cmocka_unit_test(two_thousand_mutations_load_or_are_refused),
         cmocka_unit_test(every_beginning_of_a_text_loads_or_is_refused),

@@ -13,6 +13,7 @@
 
 #include <ref.h>
 
+#include <fenv.h>
 #include <string.h>
 
 enum { TOKENS = 3, WIDTH = 5 };
@@ -272,6 +273,47 @@ static void who_writes_behind_its_workspace_fails(void **state)
     assert_string_equal(clause, "A3");
 }
 
+/* select that changes the rounding mode where no cutoff is asked for. */
+static slm_status rounds_up_without_taps(slm_handle *handle,
+                                         const slm_select_args *args, slm_error *error)
+{
+    const slm_status status = slm_ref_backend()->ops->select(handle, args, error);
+
+    if (args->cutoff.rank == 0) fesetround(FE_UPWARD);
+    return status;
+}
+
+/* rmsnorm that changes it after the second row alone. */
+static slm_status rounds_up_after_a_row(slm_handle *handle,
+                                        const slm_rmsnorm_args *args, slm_error *error)
+{
+    const slm_status status = slm_ref_backend()->ops->rmsnorm(handle, args, error);
+
+    if (args->call.n_tokens == 1 && ((const float *)args->u.data)[0] == u_values[WIDTH])
+        fesetround(FE_UPWARD);
+    return status;
+}
+
+static void who_breaks_a_rule_in_a_repetition_alone_fails(void **state)
+{
+    slm_ops ops = *slm_ref_backend()->ops;
+    const char *clause;
+    made_case made;
+
+    (void)state;
+    ops.select = rounds_up_without_taps;
+    begin_select(&made);
+    assert_int_equal(judged(&made, 0, &ops, &clause), JUDGE_FAIL);
+    assert_string_equal(clause, "X2");
+    assert_int_equal(fegetround(), FE_TONEAREST);
+    ops.rmsnorm = rounds_up_after_a_row;
+    begin_views(&made, 0);
+    assert_int_equal(judged(&made, 0, &ops, &clause), JUDGE_PASS);
+    begin_views(&made, 0);
+    assert_int_equal(judged(&made, SLM_BATCH_INVARIANT, &ops, &clause), JUDGE_FAIL);
+    assert_string_equal(clause, "A2");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -283,6 +325,7 @@ int main(void)
         cmocka_unit_test(who_cannot_do_without_its_taps_fails),
         cmocka_unit_test(who_writes_between_the_elements_fails),
         cmocka_unit_test(who_writes_behind_its_workspace_fails),
+        cmocka_unit_test(who_breaks_a_rule_in_a_repetition_alone_fails),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

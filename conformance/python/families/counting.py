@@ -183,6 +183,9 @@ def solve() -> Family:
     case("fractional-q", 2, 1, [[1, 1, 1, 2], [0, 0, 5, 0]],
          [F(-1) + F(5, 2) / 2, F(-1) + F(5, 2) / 2],
          note="q = 5/2, its ceiling 3 finds bin 2, the fraction uses 5/2")
+    case("fractional-q-unequal", 2, 1, [[1, 1, 3, 0], [0, 0, 5, 0]],
+         [F(-1) + F(13, 6) / 2, F(-1) + F(5, 2) / 2],
+         note="going on from the bin of floor(q) = 2 would give 5/2 bins in both rows")
     case("fractional-thirds", 3, 1, [[2, 0, 3], [0, 5, 0], [1, 1, 3]],
          [F(-1) + F(5, 3) / 2 * F(2, 3), F(-1) + (1 + F(1, 3)) * F(2, 3),
           F(-1) + (1 + F(2, 3)) * F(2, 3)], note="q = 5/3")
