@@ -15,7 +15,7 @@ import os
 import sys
 import time
 import traceback
-from typing import Any, Dict, Iterator, Mapping, Sequence
+from typing import Any, Dict, Iterator, Mapping, Optional, Sequence
 
 import numpy as np
 
@@ -75,6 +75,14 @@ def as_element(name: str, value: Any, shape: Sequence[int], dtype: str) -> np.nd
     return stored
 
 
+def left_in(arena: Arena, frame: Message) -> Optional[np.ndarray]:
+    """Which tokens the mask counts; a token's cutoff is written only if it is (Q5)."""
+    for tensor in frame["tensors"]:
+        if tensor["name"] == "mask":
+            return arena.view(tensor) != 0
+    return None
+
+
 def store_outputs(arena: Arena, frame: Message, outputs: Any) -> None:
     """Write what a method returned into the arena: all of it, or an exception."""
     if not isinstance(outputs, Mapping):
@@ -85,8 +93,13 @@ def store_outputs(arena: Arena, frame: Message, outputs: Any) -> None:
             raise KeyError(f"{frame['op']} has no output {name!r}; it has {sorted(wanted)}")
     ready = {name: as_element(name, value, wanted[name]["shape"], wanted[name]["dtype"])
              for name, value in outputs.items() if name in wanted}
+    counted = left_in(arena, frame)
     for name, array in ready.items():
-        arena.view(wanted[name], writable=True)[...] = array
+        view = arena.view(wanted[name], writable=True)
+        if counted is not None and name == "cutoff":
+            view[counted] = array[counted]
+        else:
+            view[...] = array
 
 
 def last_line(error: BaseException) -> str:
