@@ -16,7 +16,7 @@ mkdir -p "$folder"
 folder=$(cd "$folder" && pwd) || exit 3
 log=$folder/coverage.log
 jobs=$(nproc 2>/dev/null || echo 2)
-if ! { cmake -S . -B "$folder" -DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_FLAGS='--coverage -O0' \
+if ! { cmake -S . -B "$folder" -DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_FLAGS='--coverage -fprofile-update=atomic -O0' \
     -DSLM_GPU=OFF -DSLM_GPU_EMU=OFF \
     -DCMAKE_EXE_LINKER_FLAGS=--coverage && cmake --build "$folder" -j "$jobs"; } >"$log" 2>&1; then
     tail -n 40 "$log" >&2
