@@ -136,8 +136,6 @@ double gradient_stored(const gradient_work *work, flow_field field)
     if (field == FLOW_LOGIT || field == FLOW_WEIGHT || field == FLOW_DWEIGHT ||
         field == FLOW_DLOGIT)
         return bound_roundoff(SLM_F32);
-    if (field == FLOW_SHARED_GATE_UP || field == FLOW_HS)
-        return bound_stored(rules, work->layer.shared_stage, work->flow.dtype);
     if (field < FLOW_DR) return bound_stored(rules, stages[field], work->flow.dtype);
     return bound_stored_gradient(rules, work->flow.dtype);
 }

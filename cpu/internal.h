@@ -387,6 +387,14 @@ size_t slm_cpu_shared_width(const slm_handle *handle);
 /* Tokens that the layer takes through at once, of n_tokens still to do. */
 size_t slm_cpu_panel_rows(size_t n_tokens);
 
+/* One panel of a forward pass: `args` has its rows alone; `buffers` are the caller's. */
+typedef void slm_cpu_run_panel(slm_handle *handle, const void *buffers,
+                               const slm_layer_forward_args *args, size_t rows);
+
+/* Every panel of a call, in order. */
+void slm_cpu_in_panels(slm_handle *handle, const slm_layer_forward_args *args,
+                       slm_cpu_run_panel *run, const void *buffers);
+
 /* Rows first .. first + count - 1; an absent tensor stays absent. */
 slm_tensor slm_cpu_part(const slm_tensor *tensor, size_t first, size_t count);
 

@@ -290,9 +290,10 @@ static void write_outputs(const slm_layer_forward_args *args, const space *at,
 }
 
 /* One panel; the tensors of args have its rows alone. */
-static void run_panel(const slm_handle *handle, const space *at,
+static void run_panel(slm_handle *handle, const void *space_of_call,
                       const slm_layer_forward_args *args, size_t rows)
 {
+    const space *at = space_of_call;
     const slm_config *config = &handle->config;
     const size_t d = config->d_model;
     const slm_cpu_matrix x = slm_cpu_read(&args->x, at->x);
@@ -318,18 +319,11 @@ static void run_panel(const slm_handle *handle, const space *at,
     write_outputs(args, at, config, rows);
 }
 
-slm_status slm_cpu_layer_forward(slm_handle *handle, const slm_layer_forward_args *args,
-                                 slm_error *error)
+void slm_cpu_in_panels(slm_handle *handle, const slm_layer_forward_args *args,
+                       slm_cpu_run_panel *run, const void *buffers)
 {
-    const slm_config *config = &handle->config;
     const size_t total = args->call.n_tokens;
-    const slm_status status =
-        slm_check_finite(SLM_OP_layer_forward, config, args, error);
-    space at;
 
-    if (status || total == 0) return status;
-    lay_out(&at, args->call.workspace, config, total);
-    slm_cpu_pack(at.bias, &args->bias);
     for (size_t first = 0; first < total; first += SLM_CPU_PANEL) {
         const size_t rows = slm_cpu_panel_rows(total - first);
         slm_layer_forward_args panel = *args;
@@ -340,7 +334,21 @@ slm_status slm_cpu_layer_forward(slm_handle *handle, const slm_layer_forward_arg
 
         for (size_t i = 0; i < sizeof tensors / sizeof *tensors; i++)
             *tensors[i] = slm_cpu_part(tensors[i], first, rows);
-        run_panel(handle, &at, &panel, rows);
+        run(handle, buffers, &panel, rows);
     }
+}
+
+slm_status slm_cpu_layer_forward(slm_handle *handle, const slm_layer_forward_args *args,
+                                 slm_error *error)
+{
+    const slm_config *config = &handle->config;
+    const slm_status status =
+        slm_check_finite(SLM_OP_layer_forward, config, args, error);
+    space at;
+
+    if (status || args->call.n_tokens == 0) return status;
+    lay_out(&at, args->call.workspace, config, args->call.n_tokens);
+    slm_cpu_pack(at.bias, &args->bias);
+    slm_cpu_in_panels(handle, args, run_panel, &at);
     return SLM_OK;
 }

@@ -464,88 +464,7 @@ static void last_phase(const panel *on)
                   part_of(d, SLM_CPU_WIDTH, units, i % units));
 }
 
-/* ---- tensors of either element type ---- */
-
-static float real_at(const slm_tensor *tensor, size_t i, size_t j)
-{
-    const ptrdiff_t at = slm_cpu_at(tensor, i, j);
-
-    return tensor->dtype == SLM_BF16 ? slm_cpu_of_bf16(((uint16_t *)tensor->data)[at])
-                                     : ((float *)tensor->data)[at];
-}
-
-static void put_real(const slm_tensor *tensor, size_t i, size_t j, float value)
-{
-    const ptrdiff_t at = slm_cpu_at(tensor, i, j);
-
-    if (tensor->dtype == SLM_BF16)
-        ((uint16_t *)tensor->data)[at] = slm_cpu_to_bf16(value);
-    else
-        ((float *)tensor->data)[at] = value;
-}
-
-static void read_row(const slm_tensor *tensor, size_t i, size_t cols, float *to)
-{
-    const ptrdiff_t at = slm_cpu_at(tensor, i, 0);
-
-    if (tensor->dtype == SLM_BF16 && tensor->stride[1] == 1) {
-        const uint16_t *from = (const uint16_t *)tensor->data + at;
-
-#pragma omp simd
-        for (size_t j = 0; j < cols; j++) to[j] = slm_cpu_of_bf16(from[j]);
-    } else {
-        for (size_t j = 0; j < cols; j++) to[j] = real_at(tensor, i, j);
-    }
-}
-
-static void write_row(const slm_tensor *tensor, size_t i, size_t cols,
-                      const float *from)
-{
-    const ptrdiff_t at = slm_cpu_at(tensor, i, 0);
-
-    if (tensor->dtype == SLM_BF16 && tensor->stride[1] == 1) {
-        uint16_t *to = (uint16_t *)tensor->data + at;
-
-#pragma omp simd
-        for (size_t j = 0; j < cols; j++) to[j] = slm_cpu_to_bf16(from[j]);
-    } else {
-        for (size_t j = 0; j < cols; j++) put_real(tensor, i, j, from[j]);
-    }
-}
-
-/* The view as rows of binary32: itself, or copied to `copy`. */
-static slm_cpu_matrix read_rows(const slm_tensor *tensor, float *copy)
-{
-    const size_t rows = tensor->shape[0], cols = tensor->shape[1];
-    slm_cpu_matrix matrix;
-
-    if (tensor->dtype == SLM_F32 && slm_cpu_is_matrix(tensor, &matrix)) return matrix;
-#pragma omp parallel for schedule(static)
-    for (size_t i = 0; i < rows; i++) read_row(tensor, i, cols, copy + i * cols);
-    return (slm_cpu_matrix){copy, cols};
-}
-
-static void write_rows(const slm_tensor *to, slm_cpu_matrix from)
-{
-    if (to->rank == 0) return;
-#pragma omp parallel for schedule(static)
-    for (size_t i = 0; i < to->shape[0]; i++)
-        write_row(to, i, to->shape[1], slm_cpu_row(from, i));
-}
-
-/* A tap [T, k, width] from sorted pairs. */
-static void write_pairs(const slm_tensor *tap, const int64_t *place,
-                        const float *sorted, size_t width)
-{
-    if (tap->rank == 0) return;
-    for (size_t t = 0; t < tap->shape[0]; t++) {
-        const slm_tensor slots = slm_tensor_at(tap, t);
-
-        for (size_t q = 0; q < slots.shape[0]; q++)
-            write_row(&slots, q, width,
-                      sorted + (size_t)place[t * slots.shape[0] + q] * width);
-    }
-}
+/* ---- outputs ---- */
 
 static void write_outputs(const slm_layer_forward_args *args, const panel *on)
 {
@@ -558,12 +477,12 @@ static void write_outputs(const slm_layer_forward_args *args, const panel *on)
                          &args->cutoff);
     slm_cpu_write(&args->logit, (slm_cpu_matrix){at->logit, n});
     slm_cpu_write(&args->score, (slm_cpu_matrix){at->score, n});
-    write_rows(&args->z, (slm_cpu_matrix){at->z, l});
-    write_rows(&args->u, (slm_cpu_matrix){at->u, l});
-    write_rows(&args->r, (slm_cpu_matrix){at->r, l});
-    if (s) write_rows(&args->hs, (slm_cpu_matrix){at->hs, s});
-    write_pairs(&args->h, at->groups.place, at->h, f);
-    write_pairs(&args->o, at->groups.place, at->o, l);
+    slm_cpu_real_write_rows(&args->z, (slm_cpu_matrix){at->z, l});
+    slm_cpu_real_write_rows(&args->u, (slm_cpu_matrix){at->u, l});
+    slm_cpu_real_write_rows(&args->r, (slm_cpu_matrix){at->r, l});
+    if (s) slm_cpu_real_write_rows(&args->hs, (slm_cpu_matrix){at->hs, s});
+    slm_cpu_real_write_pairs(&args->h, at->groups.place, at->h, f);
+    slm_cpu_real_write_pairs(&args->o, at->groups.place, at->o, l);
 }
 
 /* Experts of vast weights that nobody chose before. */
@@ -576,16 +495,17 @@ static void pack_chosen(panel *on)
 }
 
 /* One panel; the tensors of args have its rows alone. */
-static void run_panel(slm_handle *handle, const space *at,
+static void run_panel(slm_handle *handle, const void *space_of_call,
                       const slm_layer_forward_args *args, size_t rows)
 {
+    const space *at = space_of_call;
     panel on = {.handle = handle,
                 .config = &handle->config,
                 .packed = &handle->native->packed,
                 .level = handle->native->level,
                 .at = at,
                 .rows = rows,
-                .x = read_rows(&args->x, at->x),
+                .x = slm_cpu_real_read_rows(&args->x, at->x),
                 .half = handle->config.dtype == SLM_BF16};
     const int direct = !on.half && slm_cpu_is_matrix(&args->y, &on.y);
 
@@ -598,7 +518,7 @@ static void run_panel(slm_handle *handle, const space *at,
         expert_phase(&on);
         last_phase(&on);
     }
-    if (!direct) write_rows(&args->y, on.y);
+    if (!direct) slm_cpu_real_write_rows(&args->y, on.y);
     write_outputs(args, &on);
 }
 
@@ -607,25 +527,13 @@ slm_status slm_cpu_native_layer_forward(slm_handle *handle,
                                         slm_error *error)
 {
     const slm_config *config = &handle->config;
-    const size_t total = args->call.n_tokens;
     const slm_status status =
         slm_check_finite(SLM_OP_layer_forward, config, args, error);
     space at;
 
-    if (status || total == 0) return status;
-    lay_out(&at, args->call.workspace, config, total);
+    if (status || args->call.n_tokens == 0) return status;
+    lay_out(&at, args->call.workspace, config, args->call.n_tokens);
     slm_cpu_pack(at.bias, &args->bias);
-    for (size_t first = 0; first < total; first += SLM_CPU_PANEL) {
-        const size_t rows = slm_cpu_panel_rows(total - first);
-        slm_layer_forward_args part = *args;
-        slm_tensor *const tensors[] = {
-            &part.x,     &part.y,     &part.ids, &part.weight, &part.cutoff,
-            &part.logit, &part.score, &part.z,   &part.h,      &part.o,
-            &part.u,     &part.r,     &part.hs};
-
-        for (size_t i = 0; i < sizeof tensors / sizeof *tensors; i++)
-            *tensors[i] = slm_cpu_part(tensors[i], first, rows);
-        run_panel(handle, &at, &part, rows);
-    }
+    slm_cpu_in_panels(handle, args, run_panel, &at);
     return SLM_OK;
 }

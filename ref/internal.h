@@ -201,6 +201,12 @@ slm_status slm_ref_route_token(slm_ref_routing *routing, arb_srcptr x,
                                const slm_config *config, size_t token, slong prec,
                                slm_ref_draft *draft, slm_error *error);
 
+/* ---- layer.c ---- */
+
+/* NONFINITE of the layer's operations: their inputs, and gamma when it is used. */
+slm_status slm_ref_layer_finite(const slm_handle *handle, slm_op op, const void *args,
+                                slm_error *error);
+
 /* ---- round.c: what is finite ---- */
 
 /* Row-major index of the first NaN or infinity of a tensor, or its count. */

@@ -223,23 +223,21 @@ static void close_balls(layer_work *work)
     fmpq_clear(work->eps);
 }
 
-/* bias, and gamma when it is used. */
-static slm_status refuse_nonfinite(const slm_handle *handle,
-                                   const slm_layer_forward_args *args, slm_error *error)
+slm_status slm_ref_layer_finite(const slm_handle *handle, slm_op op, const void *args,
+                                slm_error *error)
 {
     const slm_tensor *gamma = &handle->weights.gamma;
-    slm_status status =
-        slm_check_finite(SLM_OP_layer_forward, &handle->config, args, error);
+    const slm_call *call = args;
+    const slm_status status = slm_check_finite(op, &handle->config, args, error);
+    size_t bad;
 
-    if (status != SLM_OK) return status;
-    if (args->call.n_tokens == 0 || handle->config.norm != SLM_NORM_RMS ||
+    if (status || call->n_tokens == 0 || handle->config.norm != SLM_NORM_RMS ||
         gamma->rank == 0)
-        return SLM_OK;
-    const size_t bad = slm_ref_first_nonfinite(gamma);
-    return bad < slm_tensor_count(gamma)
-               ? slm_fail(error, SLM_ERR_NONFINITE, "layer_forward", "gamma", bad,
-                          "finite")
-               : SLM_OK;
+        return status;
+    bad = slm_ref_first_nonfinite(gamma);
+    if (bad == slm_tensor_count(gamma)) return SLM_OK;
+    return slm_fail(error, SLM_ERR_NONFINITE, slm_op_describe(op)->name, "gamma", bad,
+                    "finite");
 }
 
 slm_status slm_ref_op_layer_forward(slm_handle *handle,
@@ -257,7 +255,7 @@ slm_status slm_ref_op_layer_forward(slm_handle *handle,
                        .f = linear ? 0 : config->d_expert,
                        .fs = linear ? 0 : config->n_shared * config->d_shared};
     slm_ref_draft draft;
-    slm_status status = refuse_nonfinite(handle, args, error);
+    slm_status status = slm_ref_layer_finite(handle, SLM_OP_layer_forward, args, error);
 
     if (status != SLM_OK) return status;
     status = slm_ref_draft_open(&draft, SLM_OP_layer_forward, args, error);

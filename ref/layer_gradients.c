@@ -167,33 +167,14 @@ static void close_work(slm_ref_layer_work *work)
     free(work->ids);
 }
 
-/* The inputs, and gamma when it is used. */
-static slm_status refuse_nonfinite(const slm_handle *handle,
-                                   const slm_layer_backward_args *args,
-                                   slm_error *error)
-{
-    const slm_tensor *gamma = &handle->weights.gamma;
-    slm_status status =
-        slm_check_finite(SLM_OP_layer_backward, &handle->config, args, error);
-
-    if (status != SLM_OK) return status;
-    if (args->call.n_tokens == 0 || handle->config.norm != SLM_NORM_RMS ||
-        gamma->rank == 0)
-        return SLM_OK;
-    const size_t bad = slm_ref_first_nonfinite(gamma);
-    return bad < slm_tensor_count(gamma)
-               ? slm_fail(error, SLM_ERR_NONFINITE, "layer_backward", "gamma", bad,
-                          "finite")
-               : SLM_OK;
-}
-
 slm_status slm_ref_op_layer_backward(slm_handle *handle,
                                      const slm_layer_backward_args *args,
                                      slm_error *error)
 {
     slm_ref_layer_work work;
     slm_ref_draft draft;
-    slm_status status = refuse_nonfinite(handle, args, error);
+    slm_status status =
+        slm_ref_layer_finite(handle, SLM_OP_layer_backward, args, error);
 
     if (status != SLM_OK) return status;
     status = slm_ref_draft_open(&draft, SLM_OP_layer_backward, args, error);

@@ -51,6 +51,38 @@ slm_status slm_door_alias(const door *at);
  * Precondition: SHAPE holds. */
 slm_status slm_door_domain(const door *at);
 
+/* Whether the operation computes gradients. */
+int slm_door_is_backward(slm_op op);
+
+/* The part of DOMAIN that tensors have. */
+slm_status slm_door_values(const door *at);
+
+/* ---- look.c ---- */
+
+/* Element at a row-major index; that of an i64 tensor. Precondition: it is visible. */
+const void *slm_door_element(const slm_tensor *tensor, size_t index);
+int64_t slm_door_integer(const slm_tensor *tensor, size_t index);
+
+/* Elements that can be looked at: those in host memory. */
+size_t slm_door_visible(const slm_tensor *tensor);
+
+/* The mask of a balancing operation; NULL when there is none.                     Q5 */
+const slm_tensor *slm_door_mask(const door *at);
+
+/* Whether the statistic counts token t: nothing is asked of one that it leaves out, nor
+ * of any where the mask lies out of sight.                                        Q5 */
+int slm_door_counts(const slm_tensor *mask, size_t t);
+
+/* How many tokens the statistic counts, as far as can be seen. */
+size_t slm_door_counted(const door *at);
+
+/* First element that the test refuses, and its index; NULL when there is none. `mask`
+ * may be NULL; else rows of the tensor are tokens. */
+const void *slm_door_first(const slm_tensor *tensor, const slm_tensor *mask,
+                           int (*refused)(const void *), size_t *index);
+
+/* ---- ops.c ---- */
+
 /* CRC-64/XZ in parts: begin, any number of pieces, end. */
 #define SLM_CHECKSUM_BEGIN UINT64_MAX
 uint64_t slm_checksum_more(uint64_t rest, const void *data, size_t size);

@@ -127,9 +127,6 @@ const float *scalar_view(float *copy, const slm_tensor *row);
 /* The first `given` of n elements, the rest 0: x or z taken for the other. */
 void scalar_pad(float *out, size_t n, const float *in, size_t given);
 
-/* The mask of a call, or NULL: it was appended, and older callers do not have it. */
-const slm_tensor *scalar_mask(const slm_call *call, const slm_tensor *mask);
-
 /* Whether the statistic counts a token.                                           Q5 */
 int scalar_counts(const slm_handle *handle, const slm_tensor *mask, size_t token);
 

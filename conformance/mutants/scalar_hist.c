@@ -189,7 +189,7 @@ slm_status scalar_qb_hist_accumulate(slm_handle *handle,
         scalar_begin(handle, SLM_OP_qb_hist_accumulate, args, error);
     const slm_tensor *mask = wrong(handle, MUTANT_masked_rows_of_histogram_counted)
                                  ? NULL
-                                 : scalar_mask(&args->call, &args->mask);
+                                 : slm_given(&args->call, &args->mask);
     scalar_scratch scratch = {args->call.workspace, 0};
     scalar_hist at;
 

@@ -83,13 +83,6 @@ void scalar_pad(float *out, size_t n, const float *in, size_t given)
     for (size_t i = 0; i < n; i++) out[i] = i < given ? in[i] : 0.0f;
 }
 
-const slm_tensor *scalar_mask(const slm_call *call, const slm_tensor *mask)
-{
-    const size_t end = (size_t)((const char *)mask - (const char *)call) + sizeof *mask;
-
-    return call->struct_size >= end && mask->rank ? mask : NULL;
-}
-
 int scalar_counts(const slm_handle *handle, const slm_tensor *mask, size_t token)
 {
     if (!mask || wrong(handle, MUTANT_mask_ignored)) return 1;

@@ -131,7 +131,7 @@ static void count_token(const slm_handle *handle, const slm_load_metrics_args *a
         if (wrong(handle, MUTANT_last_expert_dropped) && id == (int32_t)n - 1) continue;
         if (wrong(handle, MUTANT_counts_of_256_experts) && id >= 256) continue;
         if (wrong(handle, MUTANT_loads_of_first_slot_only) && q &&
-            !scalar_mask(&args->call, &args->mask))
+            !slm_given(&args->call, &args->mask))
             continue;
         *load = scalar_count(handle, *load + 1);
     }
@@ -142,7 +142,7 @@ slm_status scalar_load_metrics(slm_handle *handle, const slm_load_metrics_args *
 {
     const size_t n = handle->config.n_experts, n_tokens = args->call.n_tokens;
     const slm_status status = scalar_begin(handle, SLM_OP_load_metrics, args, error);
-    const slm_tensor *mask = scalar_mask(&args->call, &args->mask);
+    const slm_tensor *mask = slm_given(&args->call, &args->mask);
     double metric[4] = {0.0, 0.0, (double)n, 0.0};
     size_t pairs = 0;
 

@@ -101,7 +101,7 @@ slm_status scalar_qb_observe(slm_handle *handle, const slm_qb_observe_args *args
     if (wrong(&own, MUTANT_bias_applied_at_observe))
         memcpy(at.hist.cutoff.bias, at.proposed, n * sizeof *at.bias);
     counted = scalar_hist_count(&own, &at.hist, ends, n_tokens, &args->score,
-                                scalar_mask(&args->call, &args->mask), &args->hist);
+                                slm_given(&args->call, &args->mask), &args->hist);
     if (wrong(&own, MUTANT_tokens_not_counted)) counted = 0;
     if (wrong(&own, MUTANT_tokens_count_masked)) counted = (int64_t)n_tokens;
     raise_by(&args->stamp, SLM_STAMP_TOKENS, counted);

@@ -51,7 +51,7 @@ static size_t at_most(size_t value, size_t limit)
 static void list_tokens(const slm_handle *handle, space *at,
                         const slm_qb_exact_args *args)
 {
-    const slm_tensor *mask = scalar_mask(&args->call, &args->mask);
+    const slm_tensor *mask = slm_given(&args->call, &args->mask);
 
     at->counted = 0;
     for (size_t t = 0; t < args->call.n_tokens; t++)
