@@ -1,32 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_ref_layer.c - the reference's routing and layer: exact, proved, or refused. */
-#include "ref.h"
+#include "ref_call.h"
 #include "seed_7.h"
 
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
-
-static uint32_t bits_f32(float value)
-{
-    uint32_t bits;
-
-    memcpy(&bits, &value, sizeof bits);
-    return bits;
-}
-
-static slm_tensor view(const void *data, slm_dtype dtype, uint32_t rank, size_t a,
-                       size_t b, size_t c)
-{
-    const size_t shape[] = {a, b, c};
-
-    return slm_tensor_packed((void *)(uintptr_t)data, dtype, rank, shape);
-}
 
 static slm_config seed_config(void)
 {
@@ -66,7 +49,7 @@ typedef struct result {
 static slm_layer_forward_args layer_args(const float *x, size_t n_tokens,
                                          slm_dtype dtype, result *out)
 {
-    memset(out, 0x5a, sizeof *out);
+    poison(out, sizeof *out);
     return (slm_layer_forward_args){
         .call = {.struct_size = sizeof(slm_layer_forward_args), .n_tokens = n_tokens},
         .x = view(x, SLM_F32, 2, n_tokens, 6, 0),
@@ -91,15 +74,6 @@ static slm_status forward(const slm_config *config, const slm_weights *weights,
     status = ref->ops->layer_forward(handle, args, error);
     ref->close(handle);
     return status;
-}
-
-static int untouched(const result *out)
-{
-    const unsigned char *bytes = (const unsigned char *)out;
-
-    for (size_t i = 0; i < sizeof *out; i++)
-        if (bytes[i] != 0x5a) return 0;
-    return 1;
 }
 
 static void the_note_s_layer_has_its_binary64_values_bit_for_bit(void **state)
@@ -129,10 +103,10 @@ static void a_token_does_not_depend_on_its_batch_nor_on_what_is_tapped(void **st
     args.o.rank = args.r.rank = args.cutoff.rank = 0;
     assert_int_equal(forward(&config, &weights, &args, NULL), SLM_OK);
     assert_memory_equal(out.y, seed_y + 12, 6 * sizeof *seed_y);
-    memset(out.y, 0x5a, sizeof out.y);
-    memset(out.ids, 0x5a, sizeof out.ids);
-    memset(out.weight, 0x5a, sizeof out.weight);
-    assert_true(untouched(&out));
+    poison(out.y, sizeof out.y);
+    poison(out.ids, sizeof out.ids);
+    poison(out.weight, sizeof out.weight);
+    assert_true(is_poison(&out, sizeof out));
 }
 
 static void a_nan_row_is_refused_at_its_first_logit_and_nothing_is_written(void **s)
@@ -153,7 +127,7 @@ static void a_nan_row_is_refused_at_its_first_logit_and_nothing_is_written(void 
         assert_int_equal(forward(&config, &weights, &args, &error), SLM_ERR_NONFINITE);
         assert_string_equal(error.field, "logit");
         assert_int_equal(error.index, 2 * 4);
-        assert_true(untouched(&out));
+        assert_true(is_poison(&out, sizeof out));
     }
 }
 
@@ -173,11 +147,11 @@ static void nan_matters_only_in_experts_that_were_chosen(void **state)
     assert_int_equal(forward(&config, &weights, &args, NULL), SLM_OK);
     assert_memory_equal(out.y, seed_y, 6 * sizeof *seed_y);
     w_expert[27 + 4] = NAN;
-    memset(&out, 0x5a, sizeof out);
+    poison(&out, sizeof out);
     assert_int_equal(forward(&config, &weights, &args, &error), SLM_ERR_NONFINITE);
     assert_string_equal(error.field, "o");
     assert_int_equal(error.index, 4);
-    assert_true(untouched(&out));
+    assert_true(is_poison(&out, sizeof out));
 }
 
 /* Two experts that agree give a rational u, whatever their weights; here it is halfway
@@ -396,27 +370,13 @@ static void every_kind_of_layer_agrees_with_its_formula_in_doubles(void **state)
     check_kind(SLM_EXPERT_SITU, SLM_SCORE_SOFTMAX, SLM_NORM_RMS);
 }
 
-typedef struct watch {
-    size_t done;
-    size_t total;
-    size_t calls;
-} watch;
-
-static void note_progress(void *user, size_t done, size_t total)
-{
-    watch *seen = user;
-
-    assert_true(done > seen->done && done <= total);
-    *seen = (watch){done, total, seen->calls + 1};
-}
-
 static void progress_moves_within_a_token_and_ends_at_its_total(void **state)
 {
     (void)state;
     const slm_config config = seed_config();
     const slm_weights weights = seed_weights();
     result out;
-    watch seen = {0};
+    progress seen = {0};
     slm_layer_forward_args args = layer_args(seed_x, 1, SLM_F64, &out);
 
     args.call.progress = note_progress;
@@ -436,17 +396,7 @@ static void a_used_weight_that_is_not_finite_is_refused_at_its_stage(void **stat
     const float x = 1;
     float w[WEIGHTS] = {0}, y = 77, weight;
     int32_t ids;
-    const slm_weights weights = {.struct_size = sizeof weights,
-                                 .w_router = view(&w[0], SLM_F32, 2, 1, 1, 0),
-                                 .w_down = view(&w[1], SLM_F32, 2, 1, 1, 0),
-                                 .w_gate = view(&w[2], SLM_F32, 3, 1, 1, 1),
-                                 .w_up = view(&w[3], SLM_F32, 3, 1, 1, 1),
-                                 .w_out = view(&w[4], SLM_F32, 3, 1, 1, 1),
-                                 .gamma = view(&w[5], SLM_F32, 1, 1, 0, 0),
-                                 .w_lift = view(&w[6], SLM_F32, 2, 1, 1, 0),
-                                 .w_shared_gate = view(&w[7], SLM_F32, 2, 1, 1, 0),
-                                 .w_shared_up = view(&w[8], SLM_F32, 2, 1, 1, 0),
-                                 .w_shared_out = view(&w[9], SLM_F32, 2, 1, 1, 0)};
+    const slm_weights weights = weights_of_one(w);
     const slm_layer_forward_args args = {
         .call = {.struct_size = sizeof args, .n_tokens = 1},
         .x = view(&x, SLM_F32, 2, 1, 1, 0),
