@@ -27,32 +27,40 @@ static volatile float sink;
 /* Chains of sums that do not wait for each other. Variables, not an array: that would lie
  * in memory. KEEP lets no value be known, so that the loops stay. */
 #define CHAINS 12
-#define EACH_CHAIN(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11)
+#define FIRST_SIX(X, a) X(0, a) X(1, a) X(2, a) X(3, a) X(4, a) X(5, a)
+#define LAST_SIX(X, a) X(6, a) X(7, a) X(8, a) X(9, a) X(10, a) X(11, a)
+#define EACH_CHAIN(X, a) FIRST_SIX(X, a) LAST_SIX(X, a)
 #define KEEP(kind, value) __asm__ volatile("" : "+" kind(value))
+
+/* Makes `all`, the sum of the chains after `times` rounds of `step`, which changes `sum`.
+ * They begin with different numbers, or they could be one. */
+#define SUM_CHAINS(vector, all, times, step)                                           \
+    vector all = {0};                                                                  \
+    EACH_CHAIN(BEGIN, vector)                                                          \
+    for (size_t i = 0; i < times; i++) {                                               \
+        EACH_CHAIN(ADD, step)                                                          \
+    }                                                                                  \
+    EACH_CHAIN(END, all)
+#define BEGIN(j, vector) vector sum##j = {j};
+#define ADD(j, step)                                                                   \
+    {                                                                                  \
+        __typeof__(sum##j) sum = sum##j;                                               \
+        step;                                                                          \
+        sum##j = sum;                                                                  \
+    }
+#define END(j, all) all += sum##j;
 
 /* ---- loops of arithmetic: each returns the FLOPs of `times` rounds ---- */
 
 typedef float four __attribute__((vector_size(16)));
 
-/* Products and sums as the compiler makes them for any machine. The chains begin with
- * different numbers, or they would be one. */
+/* Products and sums as the compiler makes them for any machine. */
 static double run_plain(size_t times)
 {
     const four factor = {1.0000001f, 1.0000001f, 1.0000001f, 1.0000001f};
     const four addend = {1e-9f, 1e-9f, 1e-9f, 1e-9f};
-    four all = {0};
 
-#define BEGIN(j) four sum##j = {j};
-#define ADD(j) sum##j = sum##j * factor + addend;
-#define END(j) all += sum##j;
-    EACH_CHAIN(BEGIN)
-    for (size_t i = 0; i < times; i++) {
-        EACH_CHAIN(ADD)
-    }
-    EACH_CHAIN(END)
-#undef END
-#undef ADD
-#undef BEGIN
+    SUM_CHAINS(four, all, times, sum = sum * factor + addend)
     sink = all[0];
     return (double)times * CHAINS * 4 * 2;
 }
@@ -61,21 +69,9 @@ static double run_plain(size_t times)
 __attribute__((target("avx2,fma"))) static double run_avx2(size_t times)
 {
     const __m256 factor = _mm256_set1_ps(1.0000001f), addend = _mm256_set1_ps(1e-9f);
-    __m256 all = _mm256_setzero_ps();
 
-#define BEGIN(j) __m256 sum##j = _mm256_setzero_ps();
-#define ADD(j)                                                                         \
-    sum##j = _mm256_fmadd_ps(sum##j, factor, addend);                                  \
-    KEEP("x", sum##j);
-#define END(j) all = _mm256_add_ps(all, sum##j);
-    EACH_CHAIN(BEGIN)
-    for (size_t i = 0; i < times; i++) {
-        EACH_CHAIN(ADD)
-    }
-    EACH_CHAIN(END)
-#undef END
-#undef ADD
-#undef BEGIN
+    SUM_CHAINS(__m256, all, times, sum = _mm256_fmadd_ps(sum, factor, addend);
+               KEEP("x", sum))
     sink = _mm256_cvtss_f32(all);
     return (double)times * CHAINS * 8 * 2;
 }
@@ -83,21 +79,9 @@ __attribute__((target("avx2,fma"))) static double run_avx2(size_t times)
 __attribute__((target("avx512f"))) static double run_avx512(size_t times)
 {
     const __m512 factor = _mm512_set1_ps(1.0000001f), addend = _mm512_set1_ps(1e-9f);
-    __m512 all = _mm512_setzero_ps();
 
-#define BEGIN(j) __m512 sum##j = _mm512_setzero_ps();
-#define ADD(j)                                                                         \
-    sum##j = _mm512_fmadd_ps(sum##j, factor, addend);                                  \
-    KEEP("v", sum##j);
-#define END(j) all = _mm512_add_ps(all, sum##j);
-    EACH_CHAIN(BEGIN)
-    for (size_t i = 0; i < times; i++) {
-        EACH_CHAIN(ADD)
-    }
-    EACH_CHAIN(END)
-#undef END
-#undef ADD
-#undef BEGIN
+    SUM_CHAINS(__m512, all, times, sum = _mm512_fmadd_ps(sum, factor, addend);
+               KEEP("v", sum))
     sink = _mm512_reduce_add_ps(all);
     return (double)times * CHAINS * 16 * 2;
 }
@@ -105,21 +89,9 @@ __attribute__((target("avx512f"))) static double run_avx512(size_t times)
 __attribute__((target("avx512f,avx512bf16"))) static double run_dot(size_t times)
 {
     const __m512bh ones = (__m512bh)_mm512_set1_epi32(0x3f803f80);
-    __m512 all = _mm512_setzero_ps();
 
-#define BEGIN(j) __m512 sum##j = _mm512_setzero_ps();
-#define ADD(j)                                                                         \
-    sum##j = _mm512_dpbf16_ps(sum##j, ones, ones);                                     \
-    KEEP("v", sum##j);
-#define END(j) all = _mm512_add_ps(all, sum##j);
-    EACH_CHAIN(BEGIN)
-    for (size_t i = 0; i < times; i++) {
-        EACH_CHAIN(ADD)
-    }
-    EACH_CHAIN(END)
-#undef END
-#undef ADD
-#undef BEGIN
+    SUM_CHAINS(__m512, all, times, sum = _mm512_dpbf16_ps(sum, ones, ones);
+               KEEP("v", sum))
     sink = _mm512_reduce_add_ps(all);
     return (double)times * CHAINS * 32 * 2;
 }

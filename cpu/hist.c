@@ -7,7 +7,7 @@
  *          tell, by the sign of an exact sum: so every bin is that of exact rationals,
  *          also where min b - 1 is no binary64.
  * Order    counts are integers: any split of the tokens gives the same. */
-#include "internal.h"
+#include "balance.h"
 
 __extension__ typedef __int128 wide;
 

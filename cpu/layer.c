@@ -168,6 +168,14 @@ size_t slm_cpu_make_tasks(const slm_config *config, const int32_t *ids, size_t r
     return used;
 }
 
+void slm_cpu_gather(const slm_cpu_groups *groups, size_t k, size_t begin, size_t end,
+                    size_t width, const float *tokens, float *rows)
+{
+    for (size_t i = begin; i < end; i++)
+        memcpy(rows + i * width, tokens + (size_t)groups->order[i] / k * width,
+               width * sizeof *rows);
+}
+
 /* One expert on its rows: o in sorted order. */
 static void run_task(const slm_handle *handle, const space *at, const slm_cpu_task *job)
 {
@@ -178,9 +186,7 @@ static void run_task(const slm_handle *handle, const space *at, const slm_cpu_ta
     const slm_cpu_matrix rows = {at->rows + job->begin * l, l};
     const slm_cpu_matrix o = {at->o + job->begin * l, l};
 
-    for (size_t i = job->begin; i < job->end; i++)
-        memcpy(at->rows + i * l, at->z + (size_t)at->groups.order[i] / k * l,
-               l * sizeof *at->z);
+    slm_cpu_gather(&at->groups, k, job->begin, job->end, l, at->z, at->rows);
     if (config->expert == SLM_EXPERT_LINEAR) {
         handle->gemm(&(slm_cpu_linear){
             count, l, l, rows, slm_cpu_of_expert(w->expert, w->expert_step, e), o, 0});

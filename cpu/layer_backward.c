@@ -74,9 +74,7 @@ static void run_task(const slm_handle *handle, const slm_cpu_backward *at,
     const slm_cpu_matrix rows = {at->rows + job->begin * l, l};
     const slm_cpu_matrix o = {at->o + job->begin * l, l};
 
-    for (size_t i = job->begin; i < job->end; i++)
-        memcpy(at->rows + i * l, at->z + (size_t)at->groups.order[i] / k * l,
-               l * sizeof *at->z);
+    slm_cpu_gather(&at->groups, k, job->begin, job->end, l, at->z, at->rows);
     if (config->expert == SLM_EXPERT_LINEAR) {
         slm_cpu_multiply(
             handle,

@@ -17,6 +17,7 @@
 #include <omp.h>
 #endif
 
+#include "cut.h"
 #include "native.h"
 
 enum {
@@ -99,34 +100,6 @@ static size_t threads(void)
 #else
     return 1;
 #endif
-}
-
-/* ---- cutting ---- */
-
-typedef struct range {
-    size_t first;
-    size_t end;
-} range;
-
-/* Part `index` of `parts` of [0, size), which begin at multiples of `unit`. */
-static range part_of(size_t size, size_t unit, size_t parts, size_t index)
-{
-    const size_t n = slm_cpu_ceil_div(size, unit);
-    const size_t first = n * index / parts * unit, end = n * (index + 1) / parts * unit;
-
-    return (range){first, end < size ? end : size};
-}
-
-/* Blocks of at most `most` tokens, a multiple of SLM_CPU_ROWS: selection's scratch
- * belongs to that many. */
-static size_t blocks_of(size_t rows, size_t most)
-{
-    return slm_cpu_ceil_div(rows, most);
-}
-
-static range block_of(size_t rows, size_t most, size_t index)
-{
-    return part_of(rows, SLM_CPU_ROWS, blocks_of(rows, most), index);
 }
 
 /* ---- products ---- */
@@ -315,11 +288,10 @@ static void first_phase(panel *on)
 
 static void gather(const panel *on, size_t begin, size_t end)
 {
-    const size_t k = on->config->top_k, l = on->config->d_latent;
+    const space *at = on->at;
 
-    for (size_t i = begin; i < end; i++)
-        memcpy(on->at->rows + i * l,
-               on->at->z + (size_t)on->at->groups.order[i] / k * l, l * sizeof(float));
+    slm_cpu_gather(&at->groups, on->config->top_k, begin, end, on->config->d_latent,
+                   at->z, at->rows);
 }
 
 /* h, or o of a linear expert, and o: the columns `of` of one task's rows. */

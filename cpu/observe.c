@@ -4,7 +4,7 @@
  * Clause   Q4, Q8.  Preconditions are the contract's; none is checked here, not even
  *          that ticket and stamp belong to the bias in force.
  * Method   the counts are those of hist.c; the rest is bookkeeping. */
-#include "internal.h"
+#include "balance.h"
 
 static int64_t *member(const slm_tensor *tensor, size_t index)
 {

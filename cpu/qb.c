@@ -8,7 +8,7 @@
  *          test is the sign of an exact sum, so it is never in doubt. The mean is taken
  *          in pairs (about 106 bits) and rounded once.
  * Order    columns are independent; the mean adds experts in order. */
-#include "internal.h"
+#include "balance.h"
 
 __extension__ typedef __int128 wide;
 __extension__ typedef unsigned __int128 unsigned_wide;

@@ -6,17 +6,7 @@ fail() { echo "bench: $*"; exit 1; }
 out=$(mktemp -d) || exit 1
 trap 'rm -rf "$out"' EXIT
 
-# $1: exit code; rest: command. Leaves stdout and stderr in $out.
-expect() {
-    local want=$1 got
-    shift
-    "$@" >"$out/stdout" 2>"$out/stderr"
-    got=$?
-    [ "$got" = "$want" ] || { cat "$out/stdout" "$out/stderr"; fail "'$*' exited $got, expected $want"; }
-}
-says() { # $1: stdout or stderr; $2: fixed string
-    grep -qF -- "$2" "$out/$1" || { cat "$out/$1"; fail "$1 does not say: $2"; }
-}
+. "$SOURCE/conformance/test/expect.bash"
 
 # Two backends in one run, by all three formats.
 expect 0 "$SLMOE" bench -b cpu --vs variant:sequential --shape tiny --tokens 1,5 --threads 1 --seconds 0.1 --timeout 60 \

@@ -25,6 +25,7 @@ static void run_pairing(void **state)
 {
     const pairing *at = *state;
 
+    if (!at->table) skip();
     at->run(at->table);
 }
 
@@ -42,7 +43,7 @@ int every_backend(const char *vectors, const named_backend_test *tests, size_t n
     for (size_t i = 0; (name = registry_name(i)); i++) {
         const slm_backend *table = registry_find(name);
 
-        for (size_t j = 0; table && j < n && count < MOST; j++, count++) {
+        for (size_t j = 0; j < n && count < MOST; j++, count++) {
             pairs[count] = (pairing){.table = table, .run = tests[j].run};
             snprintf(pairs[count].name, sizeof pairs[count].name, "%s %s", name,
                      tests[j].name);

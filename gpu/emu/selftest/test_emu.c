@@ -9,26 +9,10 @@
 #include <pthread.h>
 #include <string.h>
 #include "../control.h"
+#include "on_device.h"
 #include "subjects.h"
 
 enum { N = 64 };
-
-static void *device(size_t bytes)
-{
-    void *memory = NULL;
-
-    assert_int_equal(cudaMalloc(&memory, bytes), cudaSuccess);
-    return memory;
-}
-
-static void *upload(const void *from, size_t bytes)
-{
-    void *memory = device(bytes);
-
-    assert_int_equal(cudaMemcpy(memory, from, bytes, cudaMemcpyHostToDevice),
-                     cudaSuccess);
-    return memory;
-}
 
 static void download(void *to, const void *from, size_t bytes)
 {

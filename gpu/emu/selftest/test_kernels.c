@@ -10,25 +10,9 @@
 #include <string.h>
 #include "../../kernels.h"
 #include "../control.h"
+#include "on_device.h"
 
 enum { SEEDS = 8 };
-
-static void *device(size_t bytes)
-{
-    void *memory = NULL;
-
-    assert_int_equal(cudaMalloc(&memory, bytes), cudaSuccess);
-    return memory;
-}
-
-static void *upload(const void *from, size_t bytes)
-{
-    void *memory = device(bytes);
-
-    assert_int_equal(cudaMemcpy(memory, from, bytes, cudaMemcpyHostToDevice),
-                     cudaSuccess);
-    return memory;
-}
 
 static uint32_t draw(uint32_t *state)
 {

@@ -11,25 +11,9 @@
 #include <string.h>
 #include "../../layer.h"
 #include "../control.h"
+#include "on_device.h"
 
 enum { SEEDS = 4 };
-
-static void *device(size_t bytes)
-{
-    void *memory = NULL;
-
-    assert_int_equal(cudaMalloc(&memory, bytes), cudaSuccess);
-    return memory;
-}
-
-static void *upload(const void *from, size_t bytes)
-{
-    void *memory = device(bytes);
-
-    assert_int_equal(cudaMemcpy(memory, from, bytes, cudaMemcpyHostToDevice),
-                     cudaSuccess);
-    return memory;
-}
 
 static void *download(const void *from, size_t bytes)
 {

@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cpu/balance.h - what the balancing operations share: arithmetic of about 106 bits, masks,
+ * cutoffs and centring. In qb.c where nothing else is said. */
+#ifndef SLM_CPU_BALANCE_H
+#define SLM_CPU_BALANCE_H
+
+#include "internal.h"
+
+/* An unevaluated sum hi + lo with hi = RN64(hi + lo): about 106 bits. Additions and
+ * products below are within 2^-102 of the larger operand or the result. */
+typedef struct slm_cpu_pair {
+    double hi;
+    double lo;
+} slm_cpu_pair;
+
+/* Exact a + b. */
+static inline slm_cpu_pair slm_cpu_two_sum(double a, double b)
+{
+    const double sum = a + b;
+    const double part = sum - a;
+
+    return (slm_cpu_pair){sum, (a - (sum - part)) + (b - part)};
+}
+
+/* Exact a b, above 2^-960 or so. */
+static inline slm_cpu_pair slm_cpu_two_product(double a, double b)
+{
+    const double product = a * b;
+
+    return (slm_cpu_pair){product, fma(a, b, -product)};
+}
+
+static inline slm_cpu_pair slm_cpu_pair_add(slm_cpu_pair a, slm_cpu_pair b)
+{
+    const slm_cpu_pair high = slm_cpu_two_sum(a.hi, b.hi);
+    const slm_cpu_pair low = slm_cpu_two_sum(a.lo, b.lo);
+    const slm_cpu_pair sum = slm_cpu_two_sum(high.hi, high.lo + low.hi);
+
+    return slm_cpu_two_sum(sum.hi, sum.lo + low.lo);
+}
+
+static inline slm_cpu_pair slm_cpu_pair_times(slm_cpu_pair a, double b)
+{
+    const slm_cpu_pair product = slm_cpu_two_product(a.hi, b);
+
+    return slm_cpu_two_sum(product.hi, product.lo + a.lo * b);
+}
+
+static inline slm_cpu_pair slm_cpu_pair_over(slm_cpu_pair a, double b)
+{
+    const double quotient = a.hi / b;
+    const double rest = fma(-quotient, b, a.hi) + a.lo;
+
+    return slm_cpu_two_sum(quotient, rest / b);
+}
+
+/* Sign, -1, 0 or 1, of an exact sum of at most SLM_CPU_TERMS doubles. */
+enum { SLM_CPU_TERMS = 16 };
+int slm_cpu_sign_of_sum(const double *term, size_t n);
+
+/* The mask of a call, packed in `space` [rows]; NULL when every token counts.   Q5 */
+const int32_t *slm_cpu_mask(const slm_call *call, const slm_tensor *mask,
+                            int32_t *space);
+
+static inline int slm_cpu_counts(const int32_t *mask, size_t t)
+{
+    return !mask || mask[t] != 0;
+}
+
+/* alpha [rows]: the (k+1)-th key of each row of score that the mask counts; the others
+ * are left alone. `best` has k + 1 words for each SLM_CPU_ROWS rows, rounded up. Q1, R2 */
+void slm_cpu_cutoffs(const slm_handle *handle, size_t rows, slm_cpu_matrix score,
+                     const float *bias, const int32_t *mask, uint64_t *best,
+                     float *alpha);
+
+/* new_bias = RN32(candidate - mean of candidates); candidate is written where present.
+ * Q1 */
+void slm_cpu_centre(const slm_cpu_pair *candidate, size_t n, const slm_tensor *new_bias,
+                    const slm_tensor *tap);
+
+/* hist.c: add a batch to the counts; how many tokens that were. The workspace is that
+ * of qb_hist_accumulate.                                                     Q3, Q5 */
+size_t slm_cpu_accumulate(const slm_handle *handle, const slm_call *call,
+                          const slm_tensor *score, const slm_tensor *bias,
+                          const slm_tensor *hist, const slm_tensor *mask);
+
+/* No token: new_bias = bias, bit for bit, and candidate = bias. */
+void slm_cpu_keep_bias(const slm_tensor *bias, const slm_tensor *new_bias,
+                       const slm_tensor *tap);
+
+#endif
