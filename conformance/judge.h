@@ -71,6 +71,8 @@ typedef struct judge_verdict {
     size_t tie;
     double seconds;       /* of the call                                    */
     double judge_seconds; /* of the judging                                 */
+    char bits[17];        /* of what a call gave: the digest's first 16 digits,
+                             or "" where it refused or did not return       */
     char output[1024];    /* what the testee printed, cut                   */
 } judge_verdict;
 

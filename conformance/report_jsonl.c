@@ -149,6 +149,7 @@ static void result(report_writer *report, const report_run *run, const vec_case 
         verdict->seconds, "judge_seconds", verdict->judge_seconds);
     json_t *nulls = controls(verdict);
 
+    set_text(line, "bits", verdict->bits);
     set_text(line, "note", test->note);
     if (test->family != report->family) set_text(line, "about", test->family->about);
     report->family = test->family;

@@ -79,6 +79,8 @@ static bool judge_once(slm_testee *testee, const vec_case *test, judge_memo *mem
     }
     snprintf(verdict->output, sizeof verdict->output, "%.1023s", reply.output);
     frame_digest(&frame, digest);
+    if (reply.outcome == TESTEE_RETURNED && reply.status == SLM_OK)
+        snprintf(verdict->bits, sizeof verdict->bits, "%.16s", digest);
     frame_free(&frame);
     return verdict->state == JUDGE_PASS && reply.status == SLM_OK;
 }
