@@ -58,31 +58,48 @@ static inline slm_cpu_pair slm_cpu_pair_over(slm_cpu_pair a, double b)
 enum { SLM_CPU_TERMS = 16 };
 int slm_cpu_sign_of_sum(const double *term, size_t n);
 
-/* The mask of a call, packed in `space` [rows]; NULL when every token counts.   Q5 */
-const int32_t *slm_cpu_mask(const slm_call *call, const slm_tensor *mask,
-                            int32_t *space);
+/* Rows that the mask of a call counts, ascending, to row [T]; m, how many.        Q5 */
+size_t slm_cpu_counted(const slm_call *call, const slm_tensor *mask, size_t *row);
 
-static inline int slm_cpu_counts(const int32_t *mask, size_t t)
-{
-    return !mask || mask[t] != 0;
-}
+/* Rows of scores, and what becomes of them. */
+typedef struct slm_cpu_batch {
+    slm_cpu_matrix score;
+    const float *bias; /* [n]                                                        */
+    const size_t *row; /* [m] rows of `score` that are of the batch                  */
+    size_t m;
+    float *alpha;   /* [m] out: the (k+1)-th key of each; what is left of a row      */
+                    /* with a score that is NaN or infinite is any number        Q1 */
+    uint64_t *best; /* scratch: k + 1 words for each SLM_CPU_ROWS rows, rounded up   */
+} slm_cpu_batch;
 
-/* alpha [rows]: the (k+1)-th key of each row of score that the mask counts; the others
- * are left alone. `best` has k + 1 words for each SLM_CPU_ROWS rows, rounded up. Q1, R2 */
-void slm_cpu_cutoffs(const slm_handle *handle, size_t rows, slm_cpu_matrix score,
-                     const float *bias, const int32_t *mask, uint64_t *best,
-                     float *alpha);
+/* alpha of the rows [first, end) of the batch, of all rows; not 0 when one has a score
+ * that is NaN or infinite. Scratch is that of first / SLM_CPU_ROWS: threads begin at
+ * multiples.                                                                  Q1, R2 */
+int slm_cpu_cutoffs(const slm_handle *handle, const slm_cpu_batch *of, size_t first,
+                    size_t end);
+int slm_cpu_all_cutoffs(const slm_handle *handle, const slm_cpu_batch *of);
 
 /* new_bias = RN32(candidate - mean of candidates); candidate is written where present.
  * Q1 */
 void slm_cpu_centre(const slm_cpu_pair *candidate, size_t n, const slm_tensor *new_bias,
                     const slm_tensor *tap);
 
-/* hist.c: add a batch to the counts; how many tokens that were. The workspace is that
- * of qb_hist_accumulate.                                                     Q3, Q5 */
-size_t slm_cpu_accumulate(const slm_handle *handle, const slm_call *call,
-                          const slm_tensor *score, const slm_tensor *bias,
-                          const slm_tensor *hist, const slm_tensor *mask);
+/* What hist_count.c accumulates: the arguments of `op`, whose workspace is that of
+ * qb_hist_accumulate, and some of their tensors. */
+typedef struct slm_cpu_counting {
+    slm_op op;
+    const void *args;
+    const slm_call *call;
+    const slm_tensor *score;
+    const slm_tensor *bias;
+    const slm_tensor *hist;
+    const slm_tensor *mask;
+} slm_cpu_counting;
+
+/* Add a batch to the counts; m, how many tokens that were. NONFINITE, and nothing is
+ * written, where slm_check_finite says so.                                    Q3, Q5 */
+slm_status slm_cpu_accumulate(const slm_handle *handle, const slm_cpu_counting *from,
+                              size_t *m, slm_error *error);
 
 /* No token: new_bias = bias, bit for bit, and candidate = bias. */
 void slm_cpu_keep_bias(const slm_tensor *bias, const slm_tensor *new_bias,

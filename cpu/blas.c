@@ -9,7 +9,7 @@
 #include <stdio.h>
 
 #include "cpu.h"
-#include "internal.h"
+#include "topk.h"
 
 /* One row is a matrix-vector product: GEMM would first copy all of w. y is zeroed here
  * since not every release stores, rather than multiplies, when beta is 0. */
@@ -91,6 +91,7 @@ static slm_status open_handle(const slm_config *config, slm_handle **handle,
     made->gemm = gemm;
     made->kernels = slm_cpu_kernels_of(slm_cpu_best_isa());
     made->slopes = slm_cpu_slopes_of(slm_cpu_best_isa());
+    made->topk = slm_cpu_topk_of(slm_cpu_best_isa());
     openblas_set_num_threads(1);
     *handle = made;
     return SLM_OK;

@@ -4,23 +4,27 @@
  *
  * Whatever the shape, the cut and the thread, an element of a product is one chain of
  * additions over the inner index, ascending, that begins at 0 or, where products are
- * added, at what y holds. So its bits depend on the instruction set alone: FMA or not. */
+ * added, at what y holds. So its bits depend on the instruction set alone: FMA or not.
+ * Tiles of bf16 add 32 products at a time, in their own order: gemm_amx.h. */
 #ifndef SLM_CPU_GEMM_H
 #define SLM_CPU_GEMM_H
 
 #include "internal.h"
 
 enum {
-    SLM_CPU_WIDTH = 32,  /* columns of a panel                                  */
-    SLM_CPU_DEPTH = 320, /* of the inner index, taken through all rows at once   */
-    SLM_CPU_ACROSS = 192 /* most rows of a block: they share a read of a panel  */
+    SLM_CPU_WIDTH = 32,   /* columns of a panel                                  */
+    SLM_CPU_DEPTH = 320,  /* of the inner index, taken through all rows at once   */
+    SLM_CPU_STEP = 32,    /* of the inner index: a panel of bf16 has whole ones   */
+    SLM_CPU_ACROSS = 192, /* most rows of a block: they share a read of a panel  */
+    SLM_CPU_AMX_GROUP = 4 /* slm_cpu_level.group of tiles                        */
 };
 
 /* A weight [cols, inner] in panels of 32 columns, the last one filled with zeros.
  *
  *   binary32  [panels][inner][32]
- *   bf16      [panels][inner / 2, up][32][2]: the two of a pair lie together, as AMX
- *             tiles and the kernels for few rows both read them                       */
+ *   bf16      [panels][inner / 32, up][16][32][2]: the two of a pair lie together, as AMX
+ *             tiles and the kernels for few rows both read them; the last 32 of the inner
+ *             index are filled with zeros, too                                        */
 typedef struct slm_cpu_panels {
     char *data; /* of part 0; NULL where there is no such weight */
     size_t at;  /* the same, bytes from the beginning of all     */
@@ -53,15 +57,19 @@ typedef struct slm_cpu_level {
     slm_cpu_gemm *gemm;
     void (*multiply)(const slm_cpu_strip *strip);
     void (*round_half)(size_t count, float *values); /* to bf16, and back */
+    size_t group; /* columns of h, in panels, that x is best read for at once */
+    int flushes;  /* what is below 2^-126 may become 0                        */
 } slm_cpu_level;
 
 /* gemm_plain.c and its likes; NULL where the compiler did not make it. */
 const slm_cpu_level *slm_cpu_level_plain(void);
 const slm_cpu_level *slm_cpu_level_avx2(void);
 const slm_cpu_level *slm_cpu_level_avx512(void);
+const slm_cpu_level *slm_cpu_level_amx(void);
+const slm_cpu_level *slm_cpu_level_amx_model(void);
 
-/* dispatch.c: the level that SLM_CPU_LEVEL names, or the best of this CPU; NULL, and the
- * error says why, when it is unknown or this CPU has it not. */
+/* dispatch.c: the level that SLM_CPU_LEVEL names, or the best of this CPU, which is never
+ * the model; NULL, and the error says why, when it is unknown or this CPU has it not. */
 const slm_cpu_level *slm_cpu_find_level(slm_error *error);
 
 /* Weights of a handle of `cpu`: pack.c. */
@@ -87,6 +95,10 @@ typedef struct slm_cpu_packed {
 slm_status slm_cpu_pack_weights(slm_cpu_packed *packed, const slm_config *config,
                                 const slm_weights *weights, slm_error *error);
 
+/* Address space of zeros, whose pages cost nothing before they are used; NULL without.
+ * munmap() frees it. */
+void *slm_cpu_reserve(size_t bytes);
+
 /* Pack one expert if that has not been done. Not from two threads at once. */
 void slm_cpu_pack_expert(slm_cpu_packed *packed, size_t expert);
 void slm_cpu_free_packed(slm_cpu_packed *packed);
@@ -97,10 +109,16 @@ static inline size_t slm_cpu_n_panels(const slm_cpu_panels *w)
     return slm_cpu_ceil_div(w->cols, SLM_CPU_WIDTH) * (w->paired ? 2 : 1);
 }
 
+static inline size_t slm_cpu_strip_bytes(size_t inner, int half)
+{
+    const size_t whole = slm_cpu_ceil_div(inner, SLM_CPU_STEP) * SLM_CPU_STEP;
+
+    return (half ? whole / 2 : inner) * SLM_CPU_WIDTH * 4;
+}
+
 static inline size_t slm_cpu_panel_bytes(const slm_cpu_panels *w)
 {
-    return w->half ? slm_cpu_ceil_div(w->inner, 2) * SLM_CPU_WIDTH * 4
-                   : w->inner * SLM_CPU_WIDTH * 4;
+    return slm_cpu_strip_bytes(w->inner, w->half);
 }
 
 static inline const void *slm_cpu_panel_at(const slm_cpu_panels *w, size_t part,

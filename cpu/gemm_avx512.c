@@ -31,8 +31,8 @@ static inline vec vec_odd(const uint16_t *p)
 
 const slm_cpu_level *slm_cpu_level_avx512(void)
 {
-    static const slm_cpu_level level = {"avx512", SLM_ISA_AVX512, gemm, multiply,
-                                        round_half};
+    static const slm_cpu_level level = {
+        "avx512", SLM_ISA_AVX512, gemm, multiply, round_half, 1, 0};
 
     return &level;
 }

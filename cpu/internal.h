@@ -113,6 +113,7 @@ struct slm_handle {
     slm_cpu_gemm *gemm;
     const slm_cpu_kernels *kernels;
     const slm_cpu_slopes *slopes;
+    const struct slm_cpu_topk *topk; /* topk.h */
     slm_cpu_weights weights;
     float *packed[SLM_CPU_WEIGHTS]; /* owned copies of weights that GEMM cannot read */
     struct slm_cpu_native *native;  /* of `cpu` alone: native.h                      */
@@ -313,10 +314,12 @@ typedef struct slm_cpu_choices {
 void slm_cpu_take_choices(slm_cpu_arena *arena, size_t rows, size_t k,
                           slm_cpu_choices *at);
 
-/* Score, choose and weigh row t. A NaN logit poisons it: ids 0..k-1, NaN weights and
- * cutoff; then returns 1, else 0. Scratch is that of t / SLM_CPU_ROWS.   R2, R3, R4 */
-int slm_cpu_select_row(const slm_handle *handle, const slm_cpu_router *from, size_t t,
-                       const slm_cpu_choices *to);
+/* Score, choose and weigh the rows [first, end). A NaN logit poisons a row: ids 0..k-1,
+ * NaN weights and cutoff; poisoned [T], may be NULL, becomes 1 there, else 0. Scratch is
+ * that of first / SLM_CPU_ROWS and after: threads begin at multiples.   R2, R3, R4 */
+void slm_cpu_select_rows(const slm_handle *handle, const slm_cpu_router *from,
+                         size_t first, size_t end, const slm_cpu_choices *to,
+                         unsigned char *poisoned);
 
 /* To the outputs of a call; cutoff only where it is present and k < n. */
 void slm_cpu_write_choice(const slm_config *config, size_t rows,

@@ -138,9 +138,7 @@ static void select_and_activate(const slm_handle *handle, const space *at, size_
     for (size_t first = 0; first < rows; first += SLM_CPU_ROWS) {
         const size_t end = rows - first < SLM_CPU_ROWS ? rows : first + SLM_CPU_ROWS;
 
-        for (size_t t = first; t < end; t++)
-            at->poisoned[t] =
-                (unsigned char)slm_cpu_select_row(handle, &from, t, &at->chosen);
+        slm_cpu_select_rows(handle, &from, first, end, &at->chosen, at->poisoned);
         if (s)
             slm_cpu_activate(handle, (end - first) * s, at->hs + first * s,
                              at->shared_up + first * s, at->hs + first * s);

@@ -10,6 +10,8 @@
  *          rows of the panel. Only touched experts are read. The second panel adds.
  * Order    u and dz are summed in slot order; dx is down, router, shared gate, shared
  *          up. Tasks are cut by sizes and choices alone, so threads change no bit.
+ * bf16     what is given or stored in bf16 is rounded where it is stored (widen.c), all
+ *          taps of that type; p du, and the slots' parts of dz, are binary32.
  * Memory   a buffer is used twice where the first value's tap has been written:
  *          gate_up becomes dgate_up, o becomes the slots' parts of dz. */
 #include "layer_backward.h"
@@ -46,20 +48,25 @@ static void first_products(const slm_handle *handle, const slm_cpu_backward *at,
     slm_cpu_products(handle, list, used);
 }
 
-/* Weights of the choice and hs of each token. */
+/* Weights of the choice and hs of each token; the first products as they are stored. */
 static void weigh_and_activate(const slm_handle *handle, const slm_cpu_backward *at,
                                size_t rows)
 {
     const size_t n = handle->config.n_experts, k = handle->config.top_k;
-    const size_t s = slm_cpu_shared_width(handle);
+    const size_t l = handle->config.d_latent, s = slm_cpu_shared_width(handle);
     const slm_cpu_router from = {{at->logit, n}, {at->score, n}, NULL};
 
 #pragma omp parallel for schedule(static)
     for (size_t t = 0; t < rows; t++) {
-        const float *gate = at->shared_gate_up + t * 2 * s;
+        float *gate = at->shared_gate_up + t * 2 * s;
 
+        slm_cpu_store_half(handle, l, at->z + t * l);
+        slm_cpu_store_half(handle, l, at->dr + t * l);
+        slm_cpu_store_half(handle, s, at->dhs + t * s);
+        slm_cpu_store_half(handle, 2 * s, gate);
         slm_cpu_weigh_row(handle, &from, t, at->ids + t * k, at->weight + t * k);
         if (s) slm_cpu_activate(handle, s, gate, gate + s, at->hs + t * s);
+        slm_cpu_store_half(handle, s, at->hs + t * s);
     }
 }
 
@@ -80,6 +87,7 @@ static void run_task(const slm_handle *handle, const slm_cpu_backward *at,
             handle,
             &(slm_cpu_linear){count, l, l, rows,
                               slm_cpu_of_expert(w->expert, w->expert_step, e), o, 0});
+        slm_cpu_store_half(handle, count * l, o.data);
         return;
     }
 
@@ -93,12 +101,15 @@ static void run_task(const slm_handle *handle, const slm_cpu_backward *at,
     slm_cpu_multiply(handle,
                      &(slm_cpu_linear){count, f, l, rows,
                                        slm_cpu_of_expert(w->up, w->up_step, e), up, 0});
+    slm_cpu_store_half(handle, count * 2 * f, gate.data);
     for (size_t i = 0; i < count; i++)
         slm_cpu_activate(handle, f, slm_cpu_row(gate, i), slm_cpu_row(up, i),
                          slm_cpu_row(h, i));
+    slm_cpu_store_half(handle, count * f, h.data);
     slm_cpu_multiply(
         handle, &(slm_cpu_linear){count, l, f, h,
                                   slm_cpu_of_expert(w->out, w->out_step, e), o, 0});
+    slm_cpu_store_half(handle, count * l, o.data);
 }
 
 /* <du, o> in binary64, in eight parts. */
@@ -122,6 +133,7 @@ static void turn_row(const slm_handle *handle, const slm_cpu_backward *at, size_
     float *u = at->u + t * l, *r = at->r + t * l, *du = at->du + t * l;
 
     slm_cpu_combine_row(k, l, weight, place, at->o, u);
+    slm_cpu_store_half(handle, l, u);
     if (config->norm == SLM_NORM_RMS) {
         const float *gamma = handle->weights.gamma.data;
 
@@ -132,6 +144,8 @@ static void turn_row(const slm_handle *handle, const slm_cpu_backward *at, size_
         memcpy(r, u, l * sizeof *u);
         memcpy(du, at->dr + t * l, l * sizeof *u);
     }
+    slm_cpu_store_half(handle, l, r);
+    slm_cpu_store_half(handle, l, du);
     for (size_t q = 0; q < k; q++) {
         float *pdu = at->pdu + (size_t)place[q] * l;
 
@@ -167,12 +181,14 @@ static void turn_task(const slm_handle *handle, const slm_cpu_backward *at,
 
     handle->gemm(&(slm_cpu_linear){
         count, f, l, pdu, slm_cpu_of_expert(w->out, w->out_step, e), dh, SLM_CPU_BACK});
+    slm_cpu_store_half(handle, count * f, dh.data);
     for (size_t i = 0; i < count; i++) {
         float *dgate = slm_cpu_row(gate, i), *dup = slm_cpu_row(up, i);
 
         slm_cpu_activate_backward(
             handle, f, (slm_cpu_glu){dgate, dup, slm_cpu_row(dh, i), dgate, dup});
     }
+    slm_cpu_store_half(handle, count * 2 * f, gate.data);
     handle->gemm(&(slm_cpu_linear){count, l, f, gate,
                                    slm_cpu_of_expert(w->gate, w->gate_step, e), dz,
                                    SLM_CPU_BACK});
@@ -195,9 +211,11 @@ static void finish_row(const slm_handle *handle, const slm_cpu_backward *at, siz
 
         for (size_t i = 0; i < l; i++) dz[i] += part[i];
     }
+    slm_cpu_store_half(handle, l, dz);
     if (s)
         slm_cpu_activate_backward(
             handle, s, (slm_cpu_glu){gate, gate + s, at->dhs + t * s, gate, gate + s});
+    slm_cpu_store_half(handle, 2 * s, gate);
 }
 
 static void write_dx(const slm_handle *handle, const slm_cpu_backward *at,

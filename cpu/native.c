@@ -6,6 +6,7 @@
 
 #include "cpu.h"
 #include "native.h"
+#include "topk.h"
 
 static int refuse(char *reason, size_t size, const char *why)
 {
@@ -41,8 +42,31 @@ static int refuse(char *reason, size_t size, const char *why)
 SLM_CPU_EITHER(SLM_CPU_DEFINE)
 #undef SLM_CPU_DEFINE
 
+static slm_status inner_layer_backward(slm_handle *handle, const void *args,
+                                       slm_error *error)
+{
+    return slm_cpu_layer_backward(handle, args, error);
+}
+
+/* The weights are widened as well: what the layer has in common, and the experts that
+ * these tokens chose, each once. */
+static slm_status native_layer_backward(slm_handle *handle,
+                                        const slm_layer_backward_args *args,
+                                        slm_error *error)
+{
+    slm_status status;
+
+    if (handle->config.dtype == SLM_F32)
+        return slm_cpu_layer_backward(handle, args, error);
+    status = slm_cpu_widen_weights(handle, &args->ids, error);
+    return status ? status
+                  : slm_cpu_widened(handle, SLM_OP_layer_backward, args,
+                                    inner_layer_backward, error);
+}
+
 static int is_widened(slm_op op)
 {
+    if (op == SLM_OP_layer_backward) return 1;
 #define SLM_CPU_CASE(name)                                                             \
     case SLM_OP_##name:                                                                \
         return 1;
@@ -59,6 +83,7 @@ static int supports(const slm_config *config, slm_op op, size_t n_tokens, char *
 {
     slm_error error;
 
+    (void)config;
     (void)n_tokens;
     if (!slm_cpu_find_level(&error)) { /* a typing mistake must not run anything */
         if (reason_size)
@@ -66,8 +91,6 @@ static int supports(const slm_config *config, slm_op op, size_t n_tokens, char *
         return 0;
     }
     if (!slm_op_describe(op)) return refuse(reason, reason_size, "unknown operation");
-    if (config->dtype != SLM_F32 && op == SLM_OP_layer_backward)
-        return refuse(reason, reason_size, "binary32 only: gradients of the layer");
     return 1;
 }
 
@@ -75,6 +98,7 @@ static void close_handle(slm_handle *handle)
 {
     if (!handle) return;
     slm_cpu_free_packed(&handle->native->packed);
+    slm_cpu_free_wide(&handle->native->wide);
     free(handle->native);
     slm_cpu_close(handle);
 }
@@ -99,14 +123,17 @@ static slm_status open_handle(const slm_config *config, slm_handle **handle,
     made->by_panels = slm_cpu_by_panels;
     made->kernels = slm_cpu_kernels_of(level->isa);
     made->slopes = slm_cpu_slopes_of(level->isa);
+    made->topk = slm_cpu_topk_of(level->isa);
     *handle = made;
     return SLM_OK;
 }
 
-/* Packed for layer_forward; the backward pass reads binary32 weights as they lie. */
+/* Packed for layer_forward; the backward pass reads binary32 weights as they lie, and
+ * widens others when it first needs them. */
 static slm_status prepare(slm_handle *handle, const slm_weights *weights,
                           slm_error *error)
 {
+    slm_cpu_free_wide(&handle->native->wide);
     if (handle->config.dtype == SLM_F32) {
         const slm_status status = slm_cpu_refer_to_weights(handle, weights, error);
 
@@ -129,15 +156,27 @@ static size_t workspace(slm_handle *handle, slm_op op, const slm_call *call)
     return copies > SIZE_MAX - inner ? SIZE_MAX : copies + inner;
 }
 
+/* As cpu-blas, whose functions of single elements these are; tiles of bf16 flush. */
+#define SLM_CPU_ARITHMETIC(flushes)                                                    \
+    {                                                                                  \
+        .struct_size = sizeof(slm_arithmetic), .accumulator = 0x1p-24,                 \
+        .sigmoid_ulp = 3.5, .tanh_ulp = 3.5, .rsqrt_ulp = 0x1p-20, .balance = 0x1p-53, \
+        .flushes_subnormals = flushes                                                  \
+    }
+
+#define SLM_CPU_TABLE(declared)                                                        \
+    {                                                                                  \
+        .struct_size = sizeof(slm_backend), .abi_major = SLM_ABI_MAJOR,                \
+        .abi_minor = SLM_ABI_MINOR, .name = "cpu", .version = "0.1",                   \
+        .flags = SLM_DETERMINISTIC | SLM_BATCH_INVARIANT | SLM_STRIDED,                \
+        .levels = SLM_LEVEL_INFER | SLM_LEVEL_TRAIN | SLM_LEVEL_DIST,                  \
+        .arithmetic = declared, .ops = &ops, .supports = supports,                     \
+        .open = open_handle, .close = close_handle, .prepare = prepare,                \
+        .workspace = workspace                                                         \
+    }
+
 const slm_backend *slm_cpu_backend(void)
 {
-    /* As cpu-blas, whose functions of single elements these are. */
-    static const slm_arithmetic arithmetic = {.struct_size = sizeof arithmetic,
-                                              .accumulator = 0x1p-24,
-                                              .sigmoid_ulp = 3.5,
-                                              .tanh_ulp = 3.5,
-                                              .rsqrt_ulp = 0x1p-20,
-                                              .balance = 0x1p-53};
     static const slm_ops ops = {
         .struct_size = sizeof ops,
         .route = native_route,
@@ -157,26 +196,16 @@ const slm_backend *slm_cpu_backend(void)
         .rmsnorm_backward = native_rmsnorm_backward,
         .select_backward = slm_cpu_select_backward,
         .dense_ffn_backward = native_dense_ffn_backward,
-        .layer_backward = slm_cpu_layer_backward,
+        .layer_backward = native_layer_backward,
         .qb_observe = slm_cpu_qb_observe,
         .qb_commit = slm_cpu_qb_commit,
     };
-    static const slm_backend backend = {
-        .struct_size = sizeof backend,
-        .abi_major = SLM_ABI_MAJOR,
-        .abi_minor = SLM_ABI_MINOR,
-        .name = "cpu",
-        .version = "0.1",
-        .flags = SLM_DETERMINISTIC | SLM_BATCH_INVARIANT | SLM_STRIDED,
-        .levels = SLM_LEVEL_INFER | SLM_LEVEL_TRAIN | SLM_LEVEL_DIST,
-        .arithmetic = &arithmetic,
-        .ops = &ops,
-        .supports = supports,
-        .open = open_handle,
-        .close = close_handle,
-        .prepare = prepare,
-        .workspace = workspace,
-    };
+    static const slm_arithmetic arithmetic[] = {SLM_CPU_ARITHMETIC(0),
+                                                SLM_CPU_ARITHMETIC(1)};
+    static const slm_backend backends[] = {SLM_CPU_TABLE(&arithmetic[0]),
+                                           SLM_CPU_TABLE(&arithmetic[1])};
+    slm_error ignored;
+    const slm_cpu_level *level = slm_cpu_find_level(&ignored);
 
-    return &backend;
+    return &backends[level && level->flushes];
 }

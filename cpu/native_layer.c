@@ -20,10 +20,7 @@
 #include "cut.h"
 #include "native.h"
 
-enum {
-    FEW_TOKENS = 16,     /* up to here weights are what costs: columns are cut finely */
-    ACTIVATION_ROWS = 96 /* of a tile of gate and up                                  */
-};
+enum { FEW_TOKENS = 16 }; /* up to here weights are what costs: cut columns finely */
 
 /* Workspace. T is the panel's; a pair is a (token, slot); sorted: as `order` is. */
 typedef struct space {
@@ -84,13 +81,13 @@ typedef struct panel {
     slm_handle *handle;
     const slm_config *config;
     const slm_cpu_packed *packed;
-    const slm_cpu_level *level;
     const space *at;
     size_t rows;
     slm_cpu_matrix x;
     slm_cpu_matrix y;
     size_t n_tasks;
     int half;
+    slm_cpu_account *account;
 } panel;
 
 static size_t threads(void)
@@ -102,110 +99,6 @@ static size_t threads(void)
 #endif
 }
 
-/* ---- products ---- */
-
-static void round_rows(const panel *on, size_t rows, size_t cols, float *y, size_t ldy)
-{
-    for (size_t i = 0; i < rows; i++) on->level->round_half(cols, y + i * ldy);
-}
-
-/* Columns [of.first, of.end), whole panels, of y (+)= x w^T. y is column 0. */
-static void product(const panel *on, const slm_cpu_panels *w, size_t part, range of,
-                    size_t rows, slm_cpu_matrix x, slm_cpu_matrix y, int add)
-{
-    on->level->multiply(&(slm_cpu_strip){
-        .rows = rows,
-        .inner = w->inner,
-        .cols = of.end - of.first,
-        .x = x.data,
-        .ldx = x.ld,
-        .panels = slm_cpu_panel_at(w, part, of.first / SLM_CPU_WIDTH),
-        .y = y.data + of.first,
-        .ldy = y.ld,
-        .half = w->half,
-        .add = add,
-    });
-}
-
-/* Gate and up sums of one panel each, [rows, 32] both. */
-static void gate_and_up(const panel *on, slm_cpu_strip strip, int paired, float *gate,
-                        float *up)
-{
-    enum { FEW = 6, BOTH = 2 * SLM_CPU_WIDTH };
-    const size_t panel_bytes =
-        (strip.half ? slm_cpu_ceil_div(strip.inner, 2) : strip.inner) * SLM_CPU_WIDTH *
-        sizeof(float);
-    float both[FEW * BOTH] __attribute__((aligned(64)));
-
-    strip.ldy = SLM_CPU_WIDTH;
-    if (!paired) {
-        strip.y = up;
-        on->level->multiply(&strip);
-        return;
-    }
-    if (strip.rows > FEW) {
-        strip.y = gate;
-        on->level->multiply(&strip);
-        strip.y = up;
-        strip.panels = (const char *)strip.panels + panel_bytes;
-        on->level->multiply(&strip);
-        return;
-    }
-    strip.y = both; /* few rows: more sums at once than one panel has */
-    strip.ldy = strip.cols = BOTH;
-    on->level->multiply(&strip);
-    for (size_t i = 0; i < strip.rows; i++) {
-        memcpy(gate + i * SLM_CPU_WIDTH, both + i * BOTH, sizeof(float[SLM_CPU_WIDTH]));
-        memcpy(up + i * SLM_CPU_WIDTH, both + i * BOTH + SLM_CPU_WIDTH,
-               sizeof(float[SLM_CPU_WIDTH]));
-    }
-}
-
-/* Columns [of.first, of.end) of h = act(x w^T), at most ACTIVATION_ROWS rows: panel by
- * panel, gate and up side by side. */
-static void activated_tile(const panel *on, const slm_cpu_panels *w, size_t part,
-                           range of, size_t rows, slm_cpu_matrix x, slm_cpu_matrix h)
-{
-    float gate[ACTIVATION_ROWS * SLM_CPU_WIDTH] __attribute__((aligned(64)));
-    float up[ACTIVATION_ROWS * SLM_CPU_WIDTH] __attribute__((aligned(64)));
-
-    for (size_t col = of.first; col < of.end; col += SLM_CPU_WIDTH) {
-        const size_t cols = of.end - col < SLM_CPU_WIDTH ? of.end - col : SLM_CPU_WIDTH;
-        const slm_cpu_strip strip = {
-            .rows = rows,
-            .inner = w->inner,
-            .cols = SLM_CPU_WIDTH,
-            .x = x.data,
-            .ldx = x.ld,
-            .panels =
-                slm_cpu_panel_at(w, part, col / SLM_CPU_WIDTH * (w->paired ? 2 : 1)),
-            .half = w->half};
-
-        gate_and_up(on, strip, w->paired, gate, up);
-        slm_cpu_activate(on->handle, rows * SLM_CPU_WIDTH, gate, up, gate);
-        for (size_t i = 0; i < rows; i++)
-            memcpy(slm_cpu_row(h, i) + col, gate + i * SLM_CPU_WIDTH,
-                   cols * sizeof(float));
-    }
-}
-
-static void activated(const panel *on, const slm_cpu_panels *w, size_t part, range of,
-                      size_t rows, slm_cpu_matrix x, slm_cpu_matrix h)
-{
-    const size_t n = slm_cpu_ceil_div(rows, ACTIVATION_ROWS);
-
-    for (size_t i = 0; i < n; i++) {
-        const range r = part_of(rows, 1, n, i);
-        const slm_cpu_matrix to = {slm_cpu_row(h, r.first), h.ld};
-
-        activated_tile(on, w, part, of, r.end - r.first,
-                       (slm_cpu_matrix){slm_cpu_row(x, r.first), x.ld}, to);
-        if (on->half)
-            round_rows(on, r.end - r.first, of.end - of.first, to.data + of.first,
-                       to.ld);
-    }
-}
-
 /* ---- what needs x alone ---- */
 
 static void select_rows(const panel *on, range of)
@@ -213,9 +106,8 @@ static void select_rows(const panel *on, range of)
     const size_t n = on->config->n_experts;
     const slm_cpu_router from = {{on->at->logit, n}, {on->at->score, n}, on->at->bias};
 
-    for (size_t t = of.first; t < of.end; t++)
-        on->at->poisoned[t] =
-            (unsigned char)slm_cpu_select_row(on->handle, &from, t, &on->at->chosen);
+    slm_cpu_select_rows(on->handle, &from, of.first, of.end, &on->at->chosen,
+                        on->at->poisoned);
 }
 
 /* How the columns of the first products are cut. */
@@ -248,8 +140,8 @@ static void first_unit(const panel *on, first_units by, range rows, size_t unit)
 
     if (unit < by.router) {
         of = part_of(n, SLM_CPU_WIDTH, by.router, unit);
-        product(on, &w->router, 0, of, count, x,
-                (slm_cpu_matrix){at->logit + rows.first * n, n}, 0);
+        slm_cpu_product(on->handle, &w->router, 0, of, count, x,
+                        (slm_cpu_matrix){at->logit + rows.first * n, n}, 0);
         if (by.router == 1) select_rows(on, rows);
         return;
     }
@@ -258,13 +150,23 @@ static void first_unit(const panel *on, first_units by, range rows, size_t unit)
         float *z = at->z + rows.first * l;
 
         of = part_of(l, SLM_CPU_WIDTH, by.down, unit);
-        product(on, &w->down, 0, of, count, x, (slm_cpu_matrix){z, l}, 0);
-        if (on->half) round_rows(on, count, of.end - of.first, z + of.first, l);
+        slm_cpu_product(on->handle, &w->down, 0, of, count, x, (slm_cpu_matrix){z, l},
+                        0);
+        slm_cpu_round_rows(on->handle, count, of.end - of.first, z + of.first, l);
         return;
     }
     of = part_of(s, SLM_CPU_WIDTH, by.shared, unit - by.down);
-    activated(on, &w->shared_in, 0, of, count, x,
-              (slm_cpu_matrix){at->hs + rows.first * s, s});
+    slm_cpu_activated(on->handle, &w->shared_in, 0, of, count, x,
+                      (slm_cpu_matrix){at->hs + rows.first * s, s});
+}
+
+/* Experts of vast weights that nobody chose before. */
+static void pack_chosen(panel *on)
+{
+    slm_cpu_packed *packed = &on->handle->native->packed;
+
+    for (size_t i = 0; packed->ready && i < on->n_tasks; i++)
+        slm_cpu_pack_expert(packed, on->at->groups.tasks[i].expert);
 }
 
 static void first_phase(panel *on)
@@ -279,8 +181,11 @@ static void first_phase(panel *on)
 #pragma omp single
     {
         if (by.router > 1) select_rows(on, (range){0, on->rows});
+        slm_cpu_lap(on->account, SLM_CPU_FIRST);
         on->n_tasks = slm_cpu_make_tasks(on->config, on->at->chosen.ids, on->rows,
                                          &on->at->groups);
+        pack_chosen(on);
+        slm_cpu_lap(on->account, SLM_CPU_SORT);
     }
 }
 
@@ -303,12 +208,13 @@ static void expert_in(const panel *on, const slm_cpu_task *job, range of)
     float *o = on->at->o + job->begin * l;
 
     if (on->config->expert != SLM_EXPERT_LINEAR) {
-        activated(on, w, job->expert, of, count, x,
-                  (slm_cpu_matrix){on->at->h + job->begin * w->cols, w->cols});
+        slm_cpu_activated(on->handle, w, job->expert, of, count, x,
+                          (slm_cpu_matrix){on->at->h + job->begin * w->cols, w->cols});
         return;
     }
-    product(on, w, job->expert, of, count, x, (slm_cpu_matrix){o, l}, 0);
-    if (on->half) round_rows(on, count, of.end - of.first, o + of.first, l);
+    slm_cpu_product(on->handle, w, job->expert, of, count, x, (slm_cpu_matrix){o, l},
+                    0);
+    slm_cpu_round_rows(on->handle, count, of.end - of.first, o + of.first, l);
 }
 
 static void expert_out(const panel *on, const slm_cpu_task *job, range of)
@@ -317,10 +223,10 @@ static void expert_out(const panel *on, const slm_cpu_task *job, range of)
     const slm_cpu_panels *w = &on->packed->out;
     float *o = on->at->o + job->begin * l;
 
-    product(on, w, job->expert, of, count,
-            (slm_cpu_matrix){on->at->h + job->begin * w->inner, w->inner},
-            (slm_cpu_matrix){o, l}, 0);
-    if (on->half) round_rows(on, count, of.end - of.first, o + of.first, l);
+    slm_cpu_product(on->handle, w, job->expert, of, count,
+                    (slm_cpu_matrix){on->at->h + job->begin * w->inner, w->inner},
+                    (slm_cpu_matrix){o, l}, 0);
+    slm_cpu_round_rows(on->handle, count, of.end - of.first, o + of.first, l);
 }
 
 /* Every task cut into slices of columns. */
@@ -380,12 +286,12 @@ static void combine_rows(const panel *on, range of)
 
         slm_cpu_combine_row(k, l, on->at->chosen.weight + t * k,
                             on->at->groups.place + t * k, on->at->o, u);
-        if (on->half) round_rows(on, 1, l, u, l);
+        slm_cpu_round_rows(on->handle, 1, l, u, l);
         if (config->norm == SLM_NORM_RMS)
             slm_cpu_rmsnorm_row(l, u, on->packed->gamma, config->eps, r);
         else
             memcpy(r, u, l * sizeof *u);
-        if (on->half) round_rows(on, 1, l, r, l);
+        slm_cpu_round_rows(on->handle, 1, l, r, l);
     }
 }
 
@@ -397,14 +303,15 @@ static void last_unit(const panel *on, range rows, range of)
     const size_t count = rows.end - rows.first;
     const slm_cpu_matrix y = {slm_cpu_row(on->y, rows.first), on->y.ld};
 
-    product(on, &w->lift, 0, of, count, (slm_cpu_matrix){on->at->r + rows.first * l, l},
-            y, 0);
+    slm_cpu_product(on->handle, &w->lift, 0, of, count,
+                    (slm_cpu_matrix){on->at->r + rows.first * l, l}, y, 0);
     if (w->shared_out.data)
-        product(on, &w->shared_out, 0, of, count,
-                (slm_cpu_matrix){on->at->hs + rows.first * s, s}, y, 1);
+        slm_cpu_product(on->handle, &w->shared_out, 0, of, count,
+                        (slm_cpu_matrix){on->at->hs + rows.first * s, s}, y, 1);
     for (size_t j = 0; j < w->shared.parts; j++)
-        product(on, &w->shared, j, of, count,
-                (slm_cpu_matrix){slm_cpu_row(on->x, rows.first), on->x.ld}, y, 1);
+        slm_cpu_product(on->handle, &w->shared, j, of, count,
+                        (slm_cpu_matrix){slm_cpu_row(on->x, rows.first), on->x.ld}, y,
+                        1);
     for (size_t t = rows.first; t < rows.end; t++)
         for (size_t i = of.first; on->at->poisoned[t] && i < of.end; i++)
             slm_cpu_row(on->y, t)[i] = NAN;
@@ -457,13 +364,15 @@ static void write_outputs(const slm_layer_forward_args *args, const panel *on)
     slm_cpu_real_write_pairs(&args->o, at->groups.place, at->o, l);
 }
 
-/* Experts of vast weights that nobody chose before. */
-static void pack_chosen(panel *on)
+/* Different experts that the panel chose: the tasks of one lie side by side. */
+static size_t count_experts(const panel *on)
 {
-    slm_cpu_packed *packed = &on->handle->native->packed;
+    const slm_cpu_task *tasks = on->at->groups.tasks;
+    size_t n = on->n_tasks > 0;
 
-    for (size_t i = 0; packed->ready && i < on->n_tasks; i++)
-        slm_cpu_pack_expert(packed, on->at->groups.tasks[i].expert);
+    for (size_t i = 1; i < on->n_tasks; i++)
+        n += tasks[i].expert != tasks[i - 1].expert;
+    return n;
 }
 
 /* One panel; the tensors of args have its rows alone. */
@@ -474,24 +383,27 @@ static void run_panel(slm_handle *handle, const void *space_of_call,
     panel on = {.handle = handle,
                 .config = &handle->config,
                 .packed = &handle->native->packed,
-                .level = handle->native->level,
                 .at = at,
                 .rows = rows,
                 .x = slm_cpu_real_read_rows(&args->x, at->x),
-                .half = handle->config.dtype == SLM_BF16};
+                .half = handle->config.dtype == SLM_BF16,
+                .account = &handle->native->account};
     const int direct = !on.half && slm_cpu_is_matrix(&args->y, &on.y);
 
     if (!direct) on.y = (slm_cpu_matrix){at->y, handle->config.d_model};
 #pragma omp parallel
     {
         first_phase(&on);
-#pragma omp single
-        pack_chosen(&on);
         expert_phase(&on);
+#pragma omp master
+        slm_cpu_lap(on.account, SLM_CPU_EXPERTS);
         last_phase(&on);
     }
+    slm_cpu_lap(on.account, SLM_CPU_LAST);
     if (!direct) slm_cpu_real_write_rows(&args->y, on.y);
     write_outputs(args, &on);
+    slm_cpu_lap(on.account, SLM_CPU_OUTPUTS);
+    slm_cpu_count_work(on.account, on.config, rows, count_experts(&on));
 }
 
 slm_status slm_cpu_native_layer_forward(slm_handle *handle,
@@ -499,13 +411,15 @@ slm_status slm_cpu_native_layer_forward(slm_handle *handle,
                                         slm_error *error)
 {
     const slm_config *config = &handle->config;
-    const slm_status status =
-        slm_check_finite(SLM_OP_layer_forward, config, args, error);
+    slm_status status;
     space at;
 
+    slm_cpu_start(&handle->native->account);
+    status = slm_check_finite(SLM_OP_layer_forward, config, args, error);
     if (status || args->call.n_tokens == 0) return status;
     lay_out(&at, args->call.workspace, config, args->call.n_tokens);
     slm_cpu_pack(at.bias, &args->bias);
+    slm_cpu_lap(&handle->native->account, SLM_CPU_CHECK);
     slm_cpu_in_panels(handle, args, run_panel, &at);
     return SLM_OK;
 }

@@ -3,7 +3,9 @@
  *
  * The functions that `cpu` shares with `cpu-blas` name a weight by its matrix. Where the
  * handle has packed that matrix, the panels are read instead: they need no transposition,
- * and by gemm.h the bits are the same. */
+ * and by gemm.h the bits are the same, but for tiles of bf16. Where the matrix is the
+ * binary32 copy of one of bf16, so are the elements of x: layer_backward multiplies these
+ * weights by what was given or stored in bf16 alone. */
 #include "native.h"
 
 /* A weight in both forms. */
@@ -43,6 +45,7 @@ static void multiply(const slm_cpu_level *level, const both *w, size_t part, siz
                            .x = of->x.data,
                            .ldx = of->x.ld,
                            .ldy = of->y.ld,
+                           .half = w->panels->half,
                            .add = (of->how & SLM_CPU_ADD) != 0};
 
     for (size_t j = 0; j < of->cols; j += strip.cols) {

@@ -14,16 +14,19 @@ static int64_t *member(const slm_tensor *tensor, size_t index)
 slm_status slm_cpu_qb_observe(slm_handle *handle, const slm_qb_observe_args *args,
                               slm_error *error)
 {
-    const slm_status status =
-        slm_check_finite(SLM_OP_qb_observe, &handle->config, args, error);
+    const slm_cpu_counting from = {SLM_OP_qb_observe, args,        &args->call,
+                                   &args->score,      &args->bias, &args->hist,
+                                   &args->mask};
+    slm_status status;
+    size_t m;
 
-    if (status) return status;
     if (*member(&args->ticket, SLM_TICKET_MODE) != SLM_MODE_TRAINING ||
         *member(&args->ticket, SLM_TICKET_MICRO_BATCH) !=
             *member(&args->stamp, SLM_STAMP_MICRO_BATCHES))
-        return SLM_OK;
-    *member(&args->stamp, SLM_STAMP_TOKENS) += (int64_t)slm_cpu_accumulate(
-        handle, &args->call, &args->score, &args->bias, &args->hist, &args->mask);
+        return slm_check_finite(SLM_OP_qb_observe, &handle->config, args, error);
+    status = slm_cpu_accumulate(handle, &from, &m, error);
+    if (status) return status;
+    *member(&args->stamp, SLM_STAMP_TOKENS) += (int64_t)m;
     ++*member(&args->stamp, SLM_STAMP_MICRO_BATCHES);
     return SLM_OK;
 }

@@ -58,8 +58,8 @@ static void pack_bf16(const slm_tensor *w, size_t part, size_t col, size_t cols,
 {
     const ptrdiff_t step = w->stride[w->rank - 1];
 
-    if (cols < SLM_CPU_WIDTH || inner % 2)
-        memset(to, 0, slm_cpu_ceil_div(inner, 2) * 2 * SLM_CPU_WIDTH * sizeof *to);
+    if (cols < SLM_CPU_WIDTH || inner % SLM_CPU_STEP)
+        memset(to, 0, slm_cpu_strip_bytes(inner, 1));
     for (size_t first = 0; first < inner; first += 2 * STEPS) {
         const size_t end = inner - first < 2 * STEPS ? inner : first + 2 * STEPS;
 
@@ -111,7 +111,7 @@ static slm_cpu_panels plan(const slm_tensor *w, const slm_tensor *second, size_t
     return made;
 }
 
-static void *reserve(size_t bytes)
+void *slm_cpu_reserve(size_t bytes)
 {
     void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -232,7 +232,7 @@ slm_status slm_cpu_pack_weights(slm_cpu_packed *packed, const slm_config *config
                         : plan(&weights->w_up, gated ? &weights->w_gate : NULL, &bytes);
     packed->out = plan(&weights->w_out, NULL, &bytes);
     if (bytes == 0) return SLM_OK; /* a handle for other operations */
-    packed->memory = reserve(bytes);
+    packed->memory = slm_cpu_reserve(bytes);
     packed->bytes = bytes;
     if (is_vast(packed)) packed->ready = calloc(config->n_experts, 1);
     if (!packed->memory || !take_gamma(packed, &weights->gamma) ||

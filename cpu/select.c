@@ -2,33 +2,33 @@
 /* cpu/select.c - scores, choice and weights of a row; `select` and `route`.
  *
  * Clause   R1-R5, L4.  Preconditions are the contract's; none is checked here.
- * Method   key and id packed into one word whose unsigned order is the order of R2; a
- *          heap keeps the best k + 1, so a row costs n log k whatever k is. Weights are
- *          computed in binary64 from the binary32 scores; where those have lost the
+ * Method   a few rows at a time, as many as a vector has lanes, are scored, chosen from
+ *          (topk_tile.h) and weighed while they lie in the cache. Where that finds no
+ *          choice, key and id are packed into one word whose unsigned order is the
+ *          order of R2, and a heap keeps the best k + 1: n log k whatever k is. Weights
+ *          are computed in binary64 from the binary32 scores; where those have lost the
  *          ratio, from the logits.
  * Order    rows are independent; the chosen scores are summed best first.
  * NaN      a row with a NaN logit is poisoned, and only that row. */
 #include <float.h>
 
-#include "internal.h"
+#include "topk.h"
 
 /* One row. */
 typedef struct choice {
     const float *score; /* [n]                                     */
     const float *logit; /* [n], or NULL when the scores were given */
-    const float *bias;  /* [n]                                     */
-    uint64_t *best;     /* scratch, k + 1 words                    */
-    int32_t *ids;       /* out [k]                                 */
+    int32_t *ids;       /* [k]                                     */
     float *weight;      /* out [k]                                 */
-    float *cutoff;      /* out [1], left alone if k = n            */
 } choice;
 
-static int has_nan(size_t count, const float *row)
+const slm_cpu_topk *slm_cpu_topk_of(slm_cpu_isa isa)
 {
-    int found = 0;
+    const slm_cpu_topk *best = slm_cpu_topk_plain();
 
-    for (size_t i = 0; i < count; i++) found |= row[i] != row[i];
-    return found;
+    if (isa >= SLM_ISA_AVX2 && slm_cpu_topk_avx2()) best = slm_cpu_topk_avx2();
+    if (isa >= SLM_ISA_AVX512 && slm_cpu_topk_avx512()) best = slm_cpu_topk_avx512();
+    return best;
 }
 
 /* RN32 of e^logit over its sum: binary64 inside. The largest infinity takes all. */
@@ -203,27 +203,6 @@ static void mixture(const slm_config *config, const choice *row)
     }
 }
 
-/* Choose and weigh one row. A NaN poisons it: ids 0..k-1, NaN weights and cutoff; then
- * returns 1, else 0. */
-static int select_row(const slm_config *config, const choice *row)
-{
-    const size_t n = config->n_experts, k = config->top_k;
-
-    if (has_nan(n, row->logit ? row->logit : row->score)) {
-        for (size_t q = 0; q < k; q++) {
-            row->ids[q] = (int32_t)q;
-            row->weight[q] = NAN;
-        }
-        if (k < n) *row->cutoff = NAN;
-        return 1;
-    }
-    slm_cpu_choose(row->score, row->bias, n, k, row->best);
-    for (size_t q = 0; q < k; q++) row->ids[q] = slm_cpu_chosen_id(row->best[q]);
-    if (k < n) *row->cutoff = slm_cpu_chosen_key(row->best[k]);
-    mixture(config, row);
-    return 0;
-}
-
 void slm_cpu_take_choices(slm_cpu_arena *arena, size_t rows, size_t k,
                           slm_cpu_choices *at)
 {
@@ -234,32 +213,71 @@ void slm_cpu_take_choices(slm_cpu_arena *arena, size_t rows, size_t k,
                             sizeof *at->best);
 }
 
-int slm_cpu_select_row(const slm_handle *handle, const slm_cpu_router *from, size_t t,
-                       const slm_cpu_choices *to)
+/* Choice of row t from what was found of it as number i of a chooser; then weigh it. A
+ * NaN poisons it: ids 0..k-1, NaN weights and cutoff. Returns whether it did. */
+static int finish_row(const slm_handle *handle, const slm_cpu_router *from, size_t t,
+                      const slm_cpu_chooser *at, size_t i, const slm_cpu_choices *to)
 {
-    const size_t k = handle->config.top_k;
-    const choice row = {slm_cpu_row(from->score, t),
+    const size_t n = handle->config.n_experts, k = handle->config.top_k;
+    const int poisoned = at->found[i] == SLM_FOUND_WRONG;
+    const choice row = {at->score[i],
                         from->logit.data ? slm_cpu_row(from->logit, t) : NULL,
-                        from->bias,
-                        to->best + t / SLM_CPU_ROWS * (k + 1),
-                        to->ids + t * k,
-                        to->weight + t * k,
-                        to->cutoff + t};
+                        to->ids + t * k, to->weight + t * k};
+    uint64_t *best = to->best + t / SLM_CPU_ROWS * (k + 1);
+    float cutoff = at->last[i];
 
-    if (row.logit) scores(handle, row.logit, slm_cpu_row(from->score, t));
-    return select_row(&handle->config, &row);
+    if (poisoned) {
+        for (size_t q = 0; q < k; q++) {
+            row.ids[q] = (int32_t)q;
+            row.weight[q] = NAN;
+        }
+        cutoff = NAN;
+    } else if (at->found[i] == SLM_FOUND) {
+        memcpy(row.ids, at->ids[i], k * sizeof *row.ids);
+    } else {
+        slm_cpu_choose(row.score, from->bias, n, k, best);
+        for (size_t q = 0; q < k; q++) row.ids[q] = slm_cpu_chosen_id(best[q]);
+        if (k < n) cutoff = slm_cpu_chosen_key(best[k]);
+    }
+    if (k < n) to->cutoff[t] = cutoff;
+    if (!poisoned) mixture(&handle->config, &row);
+    return poisoned;
+}
+
+void slm_cpu_select_rows(const slm_handle *handle, const slm_cpu_router *from,
+                         size_t first, size_t end, const slm_cpu_choices *to,
+                         unsigned char *poisoned)
+{
+    const size_t n = handle->config.n_experts, k = handle->config.top_k;
+    slm_cpu_chooser at;
+
+    at.bias = from->bias;
+    at.n = n;
+    at.keep = k < n ? k + 1 : n;
+    for (size_t t = first; t < end; t += at.rows) {
+        at.rows = end - t < handle->topk->lanes ? end - t : handle->topk->lanes;
+        for (size_t i = 0; i < at.rows; i++) {
+            float *score = slm_cpu_row(from->score, t + i);
+
+            if (from->logit.data)
+                scores(handle, slm_cpu_row(from->logit, t + i), score);
+            at.score[i] = score;
+        }
+        handle->topk->choose(&at);
+        for (size_t i = 0; i < at.rows; i++) {
+            const int was = finish_row(handle, from, t + i, &at, i, to);
+
+            if (poisoned) poisoned[t + i] = (unsigned char)was;
+        }
+    }
 }
 
 void slm_cpu_weigh_row(const slm_handle *handle, const slm_cpu_router *from, size_t t,
                        const int32_t *ids, float *weight)
 {
-    const choice row = {slm_cpu_row(from->score, t),
-                        slm_cpu_row(from->logit, t),
-                        NULL,
-                        NULL,
+    const choice row = {slm_cpu_row(from->score, t), slm_cpu_row(from->logit, t),
                         (int32_t *)ids, /* read only */
-                        weight,
-                        NULL};
+                        weight};
 
     scores(handle, row.logit, slm_cpu_row(from->score, t));
     mixture(&handle->config, &row);
@@ -270,8 +288,9 @@ static void select_rows(const slm_handle *handle, const slm_cpu_router *from,
 {
 #pragma omp parallel for schedule(static)
     for (size_t first = 0; first < rows; first += SLM_CPU_ROWS)
-        for (size_t t = first; t < rows && t < first + SLM_CPU_ROWS; t++)
-            slm_cpu_select_row(handle, from, t, to);
+        slm_cpu_select_rows(handle, from, first,
+                            rows - first < SLM_CPU_ROWS ? rows : first + SLM_CPU_ROWS,
+                            to, NULL);
 }
 
 /* Workspace of `select` and `route`: packed inputs, then a row's results. */
@@ -365,7 +384,11 @@ slm_status slm_cpu_route(slm_handle *handle, const slm_route_args *args,
     lay_out(&at, args->call.workspace, config, rows, d);
     slm_cpu_pack(at.bias, &args->bias);
 
-    const slm_cpu_router from = {{at.logit, n}, {at.score, n}, at.bias};
+    slm_cpu_router from = {{at.logit, n}, {at.score, n}, at.bias};
+    const int logit_in_place =
+        args->logit.rank && slm_cpu_is_matrix(&args->logit, &from.logit);
+    const int score_in_place =
+        args->score.rank && slm_cpu_is_matrix(&args->score, &from.score);
     const slm_cpu_linear product = {rows,
                                     n,
                                     d,
@@ -378,7 +401,7 @@ slm_status slm_cpu_route(slm_handle *handle, const slm_route_args *args,
     select_rows(handle, &from, rows, &at.chosen);
     slm_cpu_write_choice(config, rows, &at.chosen, &args->ids, &args->weight,
                          &args->cutoff);
-    slm_cpu_write(&args->logit, from.logit);
-    slm_cpu_write(&args->score, from.score);
+    if (!logit_in_place) slm_cpu_write(&args->logit, from.logit);
+    if (!score_in_place) slm_cpu_write(&args->score, from.score);
     return SLM_OK;
 }

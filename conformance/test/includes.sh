@@ -12,10 +12,10 @@ only() {
 }
 
 system='<(arb|arf|dirent|dlfcn|errno|fcntl|fenv|fnmatch|float|getopt|gmp|inttypes|jansson|limits|math|mpfr|omp|pthread|sched|setjmp|signal|poll|spawn|stdalign|stdarg|stdatomic|stdbool|stddef|stdint|stdio|stdlib|string|time|unistd|yaml|cblas|cmocka|immintrin|cpuid)\.h>|<(sys|flint|openssl|linux)/[a-z0-9_]+\.h>'
-only 'spec/*.c spec/include/slm/*.h' "<slm/(slm|ops|backend|state)\.h>|\"contract\.h\"|$system"
+only 'spec/*.c spec/include/slm/*.h' "<slm/(slm|ops|backend|state|phases)\.h>|\"contract\.h\"|$system"
 only 'ref/*.c ref/*.h' "<slm/[a-z]+\.h>|\"[a-z_]+\.h\"|$system"
 only 'cpu/*.c cpu/*.h' "<slm/[a-z]+\.h>|\"[a-z_]+\.h\"|$system"
-only 'gpu/*.cu gpu/*.h' "<slm/[a-z]+\.h>|\"[a-z_]+\.cuh?\"|\"[a-z_]+\.h\"|<(cuda_runtime|cuda_runtime_api|cuda_bf16|cublas_v2|nccl)\.h>|\"emu/emu\.h\"|$system"
+only 'gpu/*.cu gpu/*.h' "<slm/[a-z]+\.h>|\"[a-z_]+\.cuh?\"|\"[a-z_]+\.h\"|<(cuda_runtime|cuda_runtime_api|cuda_bf16|mma|cublas_v2|nccl)\.h>|\"emu/(emu|wmma)\.h\"|$system"
 if grep -n '"emu/' gpu/*.cu gpu/*.h | grep -v '^gpu/device\.h:'; then fail=1; fi # the emulator comes in there only
 only 'conformance/test/plugin/*.c' "<slm/backend\.h>|$system"
 # Of the harness only the registry and what prepares its environment know a backend.

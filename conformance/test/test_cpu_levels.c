@@ -2,7 +2,8 @@
 /* conformance/test/test_cpu_levels.c - the backend `cpu`: one result at each instruction
  * set, whatever the threads, the batch and the cut; and which sets it takes.
  *
- * Levels that this CPU has not are passed over, as no test can run them here. */
+ * Levels that this CPU has not are passed over, as no test can run them here. What the
+ * level of tiles does with them, amx-model does everywhere. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,8 +16,9 @@
 
 #include "cpu_call.h"
 
-static const char *const levels[] = {"plain", "avx2", "avx512"};
-enum { N_LEVELS = sizeof levels / sizeof *levels };
+static const char *const levels[] = {"plain", "avx2", "avx512", "amx", "amx-model"};
+/* The first three have products of binary32 of their own. */
+enum { OWN_LEVELS = 3, N_LEVELS = sizeof levels / sizeof *levels };
 
 /* 0 when this CPU cannot run it. */
 static int force(const char *level)
@@ -39,6 +41,16 @@ static slm_config wide(void)
     config.d_latent = 333;
     config.d_expert = 75;
     config.d_shared = 50;
+    return config;
+}
+
+/* The same, smaller: for a model that is slow. */
+static slm_config narrow(void)
+{
+    slm_config config = wide();
+
+    config.d_model = 229;
+    config.d_latent = 133;
     return config;
 }
 
@@ -66,7 +78,7 @@ static void each_level_has_the_same_bits_for_any_number_of_threads(void **state)
     size_t ran = 0;
 
     (void)state;
-    for (size_t i = 0; i < N_LEVELS; i++)
+    for (size_t i = 0; i < OWN_LEVELS; i++)
         for (size_t o = 0; force(levels[i]) && o < sizeof ops / sizeof *ops; o++)
             for (size_t t = 0; t < sizeof tokens / sizeof *tokens; t++, ran++)
                 assert_threads_change_no_bit(ops[o], &config, tokens[t]);
@@ -79,6 +91,15 @@ static uint16_t to_bf16(float value)
 
     memcpy(&bits, &value, sizeof bits);
     return (uint16_t)(bits >> 16);
+}
+
+static float of_bf16(uint16_t half)
+{
+    const uint32_t bits = (uint32_t)half << 16;
+    float value;
+
+    memcpy(&value, &bits, sizeof value);
+    return value;
 }
 
 enum { BATCH = 67 };
@@ -118,7 +139,7 @@ static void assert_batch_changes_no_bit(const slm_config *config)
 static void a_token_has_the_same_bits_in_every_batch_at_each_level(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < N_LEVELS; i++)
+    for (size_t i = 0; i < OWN_LEVELS; i++)
         for (int kind = 0; force(levels[i]) && kind < SLM_EXPERT_KINDS; kind++) {
             slm_config config = wide();
 
@@ -130,13 +151,33 @@ static void a_token_has_the_same_bits_in_every_batch_at_each_level(void **state)
 static void bf16_has_the_same_bits_in_every_batch_at_each_level(void **state)
 {
     (void)state;
+    for (size_t i = 0; i < N_LEVELS; i++)
+        for (int kind = 0; force(levels[i]) && kind < SLM_EXPERT_KINDS; kind++) {
+            slm_config config = narrow();
+
+            config.dtype = SLM_BF16;
+            config.expert = (slm_expert_kind)kind;
+            assert_batch_changes_no_bit(&config);
+            assert_threads_change_no_bit(SLM_OP_layer_forward, &config, 50);
+            if (config.expert != SLM_EXPERT_RELU)
+                assert_threads_change_no_bit(SLM_OP_layer_backward, &config, 50);
+        }
+}
+
+/* Many rows of few columns, and more than one stretch of the inner index. */
+static void bf16_has_the_same_bits_where_x_is_laid_in_parts(void **state)
+{
+    (void)state;
     for (size_t i = 0; i < N_LEVELS; i++) {
-        slm_config config = wide();
+        slm_config config = cpu_tiny();
 
         config.dtype = SLM_BF16;
+        config.d_model = 1100;
+        config.n_experts = 4;
         if (!force(levels[i])) continue;
         assert_batch_changes_no_bit(&config);
-        assert_threads_change_no_bit(SLM_OP_layer_forward, &config, 50);
+        for (size_t tokens = 16; tokens < 500; tokens = tokens * 2 + 1)
+            assert_threads_change_no_bit(SLM_OP_layer_forward, &config, tokens);
     }
 }
 
@@ -165,7 +206,7 @@ static void levels_agree_to_rounding(void **state)
     (void)state;
     assert_true(force("plain"));
     plain = cpu_run(SLM_OP_layer_forward, &config, 40, NULL, CPU_PACKED, 2, 0);
-    for (size_t i = 1; i < N_LEVELS; i++) {
+    for (size_t i = 1; i < OWN_LEVELS; i++) {
         cpu_outcome out;
 
         if (!force(levels[i])) continue;
@@ -177,19 +218,128 @@ static void levels_agree_to_rounding(void **state)
     cpu_release(&plain);
 }
 
-static void fma_levels_have_the_same_bits(void **state)
+/* Same bits in binary32 at two levels, of which this CPU has the first. */
+static void assert_same_level(const char *one, const char *other)
 {
     const slm_config config = wide();
-    cpu_outcome one, other;
+    cpu_outcome a, b;
+
+    assert_true(force(one));
+    a = cpu_run(SLM_OP_layer_forward, &config, 40, NULL, CPU_PACKED, 2, 0);
+    assert_true(force(other));
+    b = cpu_run(SLM_OP_layer_forward, &config, 40, NULL, CPU_PACKED, 2, 0);
+    cpu_same_bits(&a, &b);
+    cpu_release(&a);
+    cpu_release(&b);
+}
+
+static void binary32_at_a_level_of_tiles_is_that_of_the_level_beside(void **state)
+{
+    (void)state;
+    assert_same_level("amx-model", "plain");
+    if (force("amx")) assert_same_level("amx", "avx512");
+}
+
+/* ---- the order of tiles ---- */
+
+/* x w by the pairs of 32 of the inner index: gemm_amx.h. No sum here is tiny. */
+static float by_tiles(const uint16_t *x, const uint16_t *w, size_t inner)
+{
+    float sum = 0.0f;
+
+    for (size_t first = 0; first < inner; first += 32) {
+        float part[2] = {0.0f, 0.0f};
+
+        for (size_t k = first; k < inner && k < first + 32; k++)
+            part[k % 2] = fmaf(of_bf16(x[k]), of_bf16(w[k]), part[k % 2]);
+        sum += part[0] + part[1];
+    }
+    return sum;
+}
+
+static uint16_t *noise_of(const char *name, size_t count)
+{
+    uint16_t *values = malloc(count * sizeof *values);
+
+    assert_non_null(values);
+    for (size_t i = 0; i < count; i++) values[i] = to_bf16(cpu_noise(name, i));
+    return values;
+}
+
+/* Logits are stored as they are summed; 45 experts are two panels, the last one odd. */
+static void assert_logits_by_tiles(size_t tokens, size_t d)
+{
+    slm_config config = cpu_tiny();
+    cpu_outcome out;
+    const float *logit;
+    uint16_t *x, *w;
+
+    config.dtype = SLM_BF16;
+    config.d_model = d;
+    config.n_experts = 45;
+    x = noise_of("x", tokens * d);
+    w = noise_of("w_router", config.n_experts * d);
+
+    const cpu_given list[] = {{"x", x}, {"w_router", w}, {NULL, NULL}};
+
+    out = cpu_run(SLM_OP_layer_forward, &config, tokens, list, CPU_PACKED, 2, 0);
+    assert_int_equal(out.status, SLM_OK);
+    logit = cpu_output(&out, "logit");
+    for (size_t t = 0; t < tokens; t++)
+        for (size_t e = 0; e < config.n_experts; e++)
+            assert_true(logit[t * config.n_experts + e] ==
+                        by_tiles(x + t * d, w + e * d, d));
+    cpu_release(&out);
+    free(x);
+    free(w);
+}
+
+static void tiles_add_in_their_own_order_whatever_the_shape(void **state)
+{
+    static const size_t tokens[] = {1, 6, 16, 17, 33, 191, 200};
+    static const size_t inner[] = {1, 2, 31, 33, 64, 701, 1100};
+    size_t ran = 0;
 
     (void)state;
+    for (size_t level = OWN_LEVELS; level < N_LEVELS; level++)
+        for (size_t t = 0; force(levels[level]) && t < 7; t++)
+            for (size_t d = 0; d < 7; d++, ran++)
+                assert_logits_by_tiles(tokens[t], inner[d]);
+    assert_true(ran >= 49);
+}
+
+/* Weights of 2^-100 and x of 2^-30: a CPU with subnormals keeps the sums, tiles do not,
+ * and either is what the level declares. */
+static void only_levels_of_tiles_flush_and_say_so(void **state)
+{
+    slm_config config = cpu_tiny();
+    uint16_t x[20 * 37], w[11 * 37];
+    const cpu_given list[] = {{"x", x}, {"w_router", w}, {NULL, NULL}};
+
+    (void)state;
+    config.dtype = SLM_BF16;
+    for (size_t i = 0; i < 20 * 37; i++) x[i] = to_bf16(0x1p-30f);
+    for (size_t i = 0; i < 11 * 37; i++) w[i] = to_bf16(0x1p-100f);
+    for (size_t i = 0; i < N_LEVELS; i++) {
+        cpu_outcome out;
+        int flushes;
+
+        if (!force(levels[i])) continue;
+        flushes = (int)slm_cpu_backend()->arithmetic->flushes_subnormals;
+        out = cpu_run(SLM_OP_layer_forward, &config, 20, list, CPU_PACKED, 1, 0);
+        assert_int_equal(flushes, strncmp(levels[i], "amx", 3) == 0);
+        for (size_t e = 0; e < 20 * 11; e++)
+            assert_true(((float *)cpu_output(&out, "logit"))[e] ==
+                        (flushes ? 0.0f : 37 * 0x1p-130f));
+        cpu_release(&out);
+    }
+}
+
+static void fma_levels_have_the_same_bits(void **state)
+{
+    (void)state;
     if (!force("avx512")) skip();
-    one = cpu_run(SLM_OP_layer_forward, &config, 40, NULL, CPU_PACKED, 2, 0);
-    assert_true(force("avx2"));
-    other = cpu_run(SLM_OP_layer_forward, &config, 40, NULL, CPU_PACKED, 2, 0);
-    cpu_same_bits(&one, &other);
-    cpu_release(&one);
-    cpu_release(&other);
+    assert_same_level("avx512", "avx2");
 }
 
 static void a_level_that_is_none_is_refused_by_name(void **state)
@@ -213,11 +363,13 @@ static void a_level_that_is_none_is_refused_by_name(void **state)
 static void without_the_variable_the_best_level_is_taken(void **state)
 {
     const slm_config config = cpu_tiny();
+    const int has_tiles = force("amx");
     slm_handle *handle = NULL;
 
     (void)state;
     unsetenv("SLM_CPU_LEVEL");
     assert_int_equal(slm_cpu_backend()->open(&config, &handle, NULL), SLM_OK);
+    assert_int_equal(slm_cpu_backend()->arithmetic->flushes_subnormals, has_tiles);
     slm_cpu_backend()->close(handle);
     slm_cpu_backend()->close(NULL);
 }
@@ -228,6 +380,10 @@ int main(void)
         cmocka_unit_test(each_level_has_the_same_bits_for_any_number_of_threads),
         cmocka_unit_test(a_token_has_the_same_bits_in_every_batch_at_each_level),
         cmocka_unit_test(bf16_has_the_same_bits_in_every_batch_at_each_level),
+        cmocka_unit_test(bf16_has_the_same_bits_where_x_is_laid_in_parts),
+        cmocka_unit_test(binary32_at_a_level_of_tiles_is_that_of_the_level_beside),
+        cmocka_unit_test(tiles_add_in_their_own_order_whatever_the_shape),
+        cmocka_unit_test(only_levels_of_tiles_flush_and_say_so),
         cmocka_unit_test(levels_agree_to_rounding),
         cmocka_unit_test(fma_levels_have_the_same_bits),
         cmocka_unit_test(a_level_that_is_none_is_refused_by_name),

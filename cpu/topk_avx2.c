@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cpu/topk_avx2.c - selection and balancing by AVX2: topk_tile.h with 8 lanes. */
+#include "topk.h"
+
+#if defined(__AVX2__)
+#include <immintrin.h>
+
+#define LANES 8
+#define VEC_MAX(a, b) ((vec)_mm256_max_ps((__m256)(a), (__m256)(b)))
+#define VEC_MIN(a, b) ((vec)_mm256_min_ps((__m256)(a), (__m256)(b)))
+#define MASK_BITS(m) ((uint32_t)_mm256_movemask_ps((__m256)(m)))
+
+#include "topk_tile.h"
+
+const slm_cpu_topk *slm_cpu_topk_avx2(void)
+{
+    static const slm_cpu_topk table = {LANES, choose, below, pivots, bins};
+
+    return &table;
+}
+#else
+const slm_cpu_topk *slm_cpu_topk_avx2(void)
+{
+    return NULL;
+}
+#endif
