@@ -85,6 +85,10 @@ int supports(const slm_config *config, slm_op op, size_t n_tokens, char *reason,
     if (__builtin_mul_overflow(n_tokens, config->top_k, &product) ||
         product > INT32_MAX / 2)
         return refuse(reason, reason_size, "2^30 or more (token, slot) pairs");
+    if (info->prepared && config->expert != SLM_EXPERT_LINEAR &&
+        (__builtin_mul_overflow(config->n_shared, config->d_shared, &product) ||
+         product > INT32_MAX / 2)) /* gate and up lie side by side */
+        return refuse(reason, reason_size, "2^30 or more columns of shared experts");
     return info->prepared ? has_room(config, reason, reason_size) : 1;
 }
 

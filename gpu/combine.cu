@@ -1,9 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* gpu/combine.cu - sums over the slots of a token, and back; spoilt rows. L2, G4, R4 */
-#include "element.cuh"
+#include "eight.cuh"
 #include "layer.h"
 
-/* One block sums one token.
+/* sum += p of eight elements, of which `left` are there. */
+template <class E>
+__device__ inline void add_eight(float p, const E *of, int left,
+                                 float (&sum)[SLM_GPU_EIGHT])
+{
+    float part[SLM_GPU_EIGHT];
+
+    slm_gpu_load_eight(of, left, part);
+    SLM_UNROLL
+    for (int i = 0; i < SLM_GPU_EIGHT; i++) sum[i] = fmaf(p, part[i], sum[i]);
+}
+
+/* One block sums one token, a thread eight neighbouring elements.
  *
  *   launch   grid T, block 32 .. 256
  *   place    [T, k]; weight [T, k] or NULL for ones
@@ -16,18 +28,19 @@ __global__ void __launch_bounds__(256)
                   const E *parts, const E *more, size_t ld, E *out, size_t out_ld)
 {
     const size_t first = blockIdx.x * (size_t)k;
+    const int step = (int)blockDim.x * SLM_GPU_EIGHT;
 
-    for (int i = (int)threadIdx.x; i < width; i += (int)blockDim.x) {
-        float sum = 0.0f;
+    for (int i = (int)threadIdx.x * SLM_GPU_EIGHT; i < width; i += step) {
+        float sum[SLM_GPU_EIGHT] = {};
 
         for (int q = 0; q < k; q++) {
             const size_t at = (size_t)place[first + q] * ld + i;
             const float p = weight ? weight[first + q] : 1.0f;
 
-            sum = fmaf(p, slm_gpu_load(parts + at), sum);
-            if (more) sum = fmaf(p, slm_gpu_load(more + at), sum);
+            add_eight(p, parts + at, width - i, sum);
+            if (more) add_eight(p, more + at, width - i, sum);
         }
-        slm_gpu_store(out + blockIdx.x * out_ld + i, sum);
+        slm_gpu_store_eight(out + blockIdx.x * out_ld + i, width - i, sum);
     }
 }
 
@@ -36,10 +49,11 @@ slm_status slm_gpu_combine(const slm_gpu_groups *at, size_t k, size_t width,
                            slm_gpu_matrix more, slm_gpu_matrix out, cudaStream_t stream)
 {
     const size_t rows = at->pairs / k;
-    const unsigned blocks = slm_gpu_blocks(rows, 1), threads = slm_gpu_threads(width);
+    const unsigned blocks = slm_gpu_blocks(rows, 1);
+    const unsigned threads = slm_gpu_threads_of_eight(width);
 
     if (rows == 0) return SLM_OK;
-    if (!blocks || width > INT32_MAX - 256) return SLM_ERR_UNSUPPORTED;
+    if (!blocks || width > INT32_MAX - 2048) return SLM_ERR_UNSUPPORTED;
     if (out.dtype == SLM_BF16)
         SLM_LAUNCH(combine_slots<__nv_bfloat16>, blocks, threads, stream, (int)k,
                    (int)width, at->place, weight, parts.data, more.data, parts.ld,
@@ -58,7 +72,7 @@ slm_status slm_gpu_combine(const slm_gpu_groups *at, size_t k, size_t width,
  *   du       [T, width], `du_ld` apart
  *   o, pdu   [rows of experts, width], `ld` apart
  *   dweight  [T, k] out: binary64 inside, rounded once
- *   order    lane i sums i, i + 32, ...; lanes fold by xor 16, 8, 4, 2, 1 */
+ *   order    lane i sums eights i, i + 32, ...; lanes fold by xor 16, 8, 4, 2, 1 */
 template <class E>
 __global__ void __launch_bounds__(256)
     combine_turn(int rows, int k, int width, const int64_t *pair, const float *weight,
@@ -74,11 +88,19 @@ __global__ void __launch_bounds__(256)
     const size_t at = (size_t)row * ld;
     double sum = 0.0;
 
-    for (int i = (int)threadIdx.x; i < width; i += 32) {
-        const float d = own < 0 ? 0.0f : slm_gpu_load(slope + i);
+    for (int i = (int)threadIdx.x * SLM_GPU_EIGHT; i < width; i += 32 * SLM_GPU_EIGHT) {
+        float d[SLM_GPU_EIGHT] = {}, of[SLM_GPU_EIGHT] = {}, scaled[SLM_GPU_EIGHT];
 
-        slm_gpu_store(pdu + at + i, p * d);
-        if (own >= 0) sum = fma((double)d, (double)slm_gpu_load(o + at + i), sum);
+        if (own >= 0) {
+            slm_gpu_load_eight(slope + i, width - i, d);
+            slm_gpu_load_eight(o + at + i, width - i, of);
+        }
+        SLM_UNROLL
+        for (int j = 0; j < SLM_GPU_EIGHT; j++) {
+            scaled[j] = p * d[j];
+            sum = fma((double)d[j], (double)of[j], sum);
+        }
+        slm_gpu_store_eight(pdu + at + i, width - i, scaled);
     }
     for (int d = 16; d > 0; d /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, d);
     if (own >= 0 && threadIdx.x == 0) dweight[own] = (float)sum;
@@ -93,7 +115,7 @@ slm_status slm_gpu_turn(const slm_gpu_groups *at, size_t k, size_t width,
     const dim3 block(32, 8);
 
     if (rows == 0) return SLM_OK;
-    if (rows > INT32_MAX - 8 || width > INT32_MAX - 32) return SLM_ERR_UNSUPPORTED;
+    if (rows > INT32_MAX - 8 || width > INT32_MAX - 256) return SLM_ERR_UNSUPPORTED;
     if (o.dtype == SLM_BF16)
         SLM_LAUNCH(combine_turn<__nv_bfloat16>, blocks, block, stream, (int)rows,
                    (int)k, (int)width, at->pair, weight, du.data, du.ld, o.data, o.ld,

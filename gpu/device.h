@@ -24,6 +24,8 @@
 
 #ifdef __CUDACC__
 
+#include <mma.h>
+
 #define SLM_DEVICE_NAME "gpu"
 #define SLM_DEVICE_ABOUT "CUDA device"
 #define SLM_UNROLL _Pragma("unroll")
@@ -48,6 +50,7 @@ inline void slm_launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t share
 #define SLM_DEVICE_ABOUT "emulated on the CPU, no GPU"
 #define SLM_UNROLL
 #include "emu/emu.h"
+#include "emu/wmma.h"
 
 #endif
 

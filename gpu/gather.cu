@@ -2,7 +2,7 @@
 /* gpu/gather.cu - rows of experts: where each pair goes, and the copies there and back.
  *
  * Integers and copies only: the same result for any schedule. */
-#include "element.cuh"
+#include "eight.cuh"
 #include "kernels.h"
 #include "layer.h"
 
@@ -140,22 +140,24 @@ __global__ void __launch_bounds__(256)
     const int64_t own = pair[blockIdx.x];
     const E *row = from + (size_t)(own < 0 ? 0 : own / k) * ld;
     E *target = to + blockIdx.x * to_ld;
+    const int step = (int)blockDim.x * SLM_GPU_EIGHT;
 
-    for (int i = (int)threadIdx.x; i < width; i += (int)blockDim.x)
-        if (own < 0)
-            slm_gpu_store(target + i, 0.0f);
-        else
-            target[i] = row[i];
+    for (int i = (int)threadIdx.x * SLM_GPU_EIGHT; i < width; i += step) {
+        float eight[SLM_GPU_EIGHT] = {};
+
+        if (own >= 0) slm_gpu_load_eight(row + i, width - i, eight);
+        slm_gpu_store_eight(target + i, width - i, eight);
+    }
 }
 
 slm_status slm_gpu_gather(const slm_gpu_groups *at, size_t k, size_t width,
                           slm_gpu_matrix from, slm_gpu_matrix to, cudaStream_t stream)
 {
     const unsigned blocks = (unsigned)slm_gpu_expert_rows(at);
-    const unsigned threads = slm_gpu_threads(width);
+    const unsigned threads = slm_gpu_threads_of_eight(width);
 
     if (blocks == 0) return SLM_OK;
-    if (width > INT32_MAX - 256) return SLM_ERR_UNSUPPORTED;
+    if (width > INT32_MAX - 2048) return SLM_ERR_UNSUPPORTED;
     if (from.dtype == SLM_BF16)
         SLM_LAUNCH(gather_rows<__nv_bfloat16>, blocks, threads, stream, at->pair,
                    (int)k, (int)width, from.data, from.ld, to.data, to.ld);
@@ -176,10 +178,16 @@ __global__ void __launch_bounds__(256)
                    size_t to_ld, const slm_gpu_state *state)
 {
     const E *row = from + (size_t)place[blockIdx.x] * ld;
+    E *target = to + blockIdx.x * to_ld;
+    const int step = (int)blockDim.x * SLM_GPU_EIGHT;
 
     if (slm_gpu_stopped(state)) return;
-    for (int i = (int)threadIdx.x; i < width; i += (int)blockDim.x)
-        to[blockIdx.x * to_ld + i] = row[i];
+    for (int i = (int)threadIdx.x * SLM_GPU_EIGHT; i < width; i += step) {
+        float eight[SLM_GPU_EIGHT];
+
+        slm_gpu_load_eight(row + i, width - i, eight);
+        slm_gpu_store_eight(target + i, width - i, eight);
+    }
 }
 
 slm_status slm_gpu_deliver_pairs(const slm_handle *handle, const slm_gpu_groups *at,
@@ -187,10 +195,10 @@ slm_status slm_gpu_deliver_pairs(const slm_handle *handle, const slm_gpu_groups 
                                  cudaStream_t stream)
 {
     const unsigned blocks = slm_gpu_blocks(at->pairs, 1);
-    const unsigned threads = slm_gpu_threads(width);
+    const unsigned threads = slm_gpu_threads_of_eight(width);
 
     if (!to || at->pairs == 0) return SLM_OK;
-    if (!blocks || width > INT32_MAX - 256) return SLM_ERR_UNSUPPORTED;
+    if (!blocks || width > INT32_MAX - 2048) return SLM_ERR_UNSUPPORTED;
     if (from.dtype == SLM_BF16)
         SLM_LAUNCH(gather_deliver<__nv_bfloat16>, blocks, threads, stream, at->place,
                    (int)width, from.data, from.ld, to, ld, handle->state);
@@ -208,18 +216,26 @@ template <class From, class To>
 __global__ void __launch_bounds__(256)
     gather_convert(int cols, const From *from, size_t ld, To *to, size_t to_ld)
 {
-    for (int i = (int)threadIdx.x; i < cols; i += (int)blockDim.x)
-        slm_gpu_store(to + blockIdx.x * to_ld + i,
-                      slm_gpu_load(from + blockIdx.x * ld + i));
+    const From *row = from + blockIdx.x * ld;
+    To *target = to + blockIdx.x * to_ld;
+    const int step = (int)blockDim.x * SLM_GPU_EIGHT;
+
+    for (int i = (int)threadIdx.x * SLM_GPU_EIGHT; i < cols; i += step) {
+        float eight[SLM_GPU_EIGHT];
+
+        slm_gpu_load_eight(row + i, cols - i, eight);
+        slm_gpu_store_eight(target + i, cols - i, eight);
+    }
 }
 
 slm_status slm_gpu_convert(size_t rows, size_t cols, slm_gpu_matrix from,
                            slm_gpu_matrix to, cudaStream_t stream)
 {
-    const unsigned blocks = slm_gpu_blocks(rows, 1), threads = slm_gpu_threads(cols);
+    const unsigned blocks = slm_gpu_blocks(rows, 1),
+                   threads = slm_gpu_threads_of_eight(cols);
 
     if (rows == 0) return SLM_OK;
-    if (!blocks || cols > INT32_MAX - 256) return SLM_ERR_UNSUPPORTED;
+    if (!blocks || cols > INT32_MAX - 2048) return SLM_ERR_UNSUPPORTED;
     if (from.dtype == SLM_BF16)
         SLM_LAUNCH((gather_convert<__nv_bfloat16, float>), blocks, threads, stream,
                    (int)cols, from.data, from.ld, to.data, to.ld);

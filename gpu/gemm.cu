@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gpu/gemm.cu - products: dense, of all experts in one batch, and experts' gradients.
+/* gpu/gemm.cu - products: dense, and of all experts in one batch.
  *
- * Dense products and those of the experts' forward and backward pass are cuBLAS's. A
- * batch has chunks of one size (layer.h), so that counts stay on the device; for few
- * tokens a chunk is one row, and the batch one matrix-vector product a pair.
+ * cuBLAS's, except those of few rows (gemm_rows.cu). A batch has chunks of one size
+ * (layer.h), so that counts stay on the device.
  *
- * Gradients of experts' weights sum over as many rows as an expert has, which cuBLAS
- * can only be told from the host: they have a kernel of their own. It multiplies with
- * fused operations of binary32, no tensor cores: those need code that the emulator
- * cannot run (a file of its own with a plain kernel beside it, for a device alone). */
+ * Graphs   NVIDIA documents that cuBLAS calls can be captured, scalars in host memory by
+ *          value; that cublasSetStream() returns to the handle's own workspace; that a
+ *          captured call may allocate by memory nodes of its graph instead. So nothing
+ *          need outlive a capture. But a graph with such nodes can neither be a child
+ *          of another nor be launched from the device. And that equal bits on several
+ *          streams need a cuBLAS handle each, which is why the side stream has one. */
 #include <limits.h>
 
 #include "element.cuh"
@@ -53,6 +54,16 @@ slm_status slm_gpu_open_blas(cublasHandle_t *blas)
     return status ? status : status_of(cublasSetMathMode(*blas, mode));
 }
 
+/* gemm_rows.cu or cuBLAS? By arithmetic, not measured: from the memory of an H200 a
+ * multiprocessor gets some 9 bf16 weights a clock and can do 128 operations meanwhile.
+ * To unpack them and four rows of x and to multiply takes about 70, with eight rows all:
+ * up to four rows the weights' bytes are what a product costs; beyond, tensor cores
+ * pay. */
+static bool is_few(size_t rows)
+{
+    return rows <= SLM_GPU_FEW_ROWS;
+}
+
 static cublasHandle_t blas_on(const slm_handle *handle, cudaStream_t stream)
 {
     const cublasHandle_t blas =
@@ -62,7 +73,7 @@ static cublasHandle_t blas_on(const slm_handle *handle, cudaStream_t stream)
 }
 
 /* cuBLAS is column-major: y^T [cols, rows] = w x^T. */
-slm_status slm_gpu_product(const slm_handle *handle, const slm_gpu_linear *product,
+static slm_status multiply(const slm_handle *handle, const slm_gpu_linear *product,
                            cudaStream_t stream)
 {
     const slm_gpu_matrix &x = product->x, &w = product->w, &y = product->y;
@@ -70,7 +81,6 @@ slm_status slm_gpu_product(const slm_handle *handle, const slm_gpu_linear *produ
     const bool plain_w = outer || (product->how & SLM_GPU_BACK);
     const cublasHandle_t blas = blas_on(handle, stream);
 
-    if (product->rows == 0 || product->cols == 0) return SLM_OK;
     if (!fits(product->rows) || !fits(product->cols) || !fits(product->inner) ||
         !fits(x.ld) || !fits(w.ld) || !fits(y.ld))
         return SLM_ERR_UNSUPPORTED;
@@ -81,6 +91,17 @@ slm_status slm_gpu_product(const slm_handle *handle, const slm_gpu_linear *produ
         type_of(w), (int)w.ld, x.data, type_of(x), (int)x.ld,
         product->how & SLM_GPU_ADD ? &ONE : &ZERO, y.data, type_of(y), (int)y.ld,
         CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
+}
+
+slm_status slm_gpu_product(const slm_handle *handle, const slm_gpu_linear *product,
+                           cudaStream_t stream)
+{
+    if (product->rows == 0 || product->cols == 0) return SLM_OK;
+    if (is_few(product->rows) && !(product->how & SLM_GPU_OUTER) &&
+        slm_gpu_is_wide(product->cols, product->inner, product->how, product->x,
+                        product->w))
+        return slm_gpu_few_rows(product, stream);
+    return multiply(handle, product, stream);
 }
 
 /* Where the chunks' weights, rows and results lie.
@@ -114,122 +135,40 @@ static void point(const slm_gpu_groups *at, size_t weight_size, size_t index,
                at->chunk * one->y.ld * element, of_w, of_w + part, of_w + 2 * part);
 }
 
+/* Addresses as cuBLAS wants them in bf16: of 16 bytes where k % 8 is 0, of 4 where k is
+ * even. So they are: the first weights are of 16 (pack.cu), and the rows of experts. */
+static slm_status multiply_batch(cublasHandle_t blas, const slm_gpu_groups *at,
+                                 size_t cols, size_t inner, bool back, slm_gpu_matrix x,
+                                 slm_gpu_matrix y, size_t n_list)
+{
+    const size_t part = 2 * at->chunks;
+
+    return status_of(cublasGemmBatchedEx(
+        blas, back ? CUBLAS_OP_N : CUBLAS_OP_T, CUBLAS_OP_N, (int)cols, (int)at->chunk,
+        (int)inner, &ONE, at->pointers, type_of(x), (int)(back ? cols : inner),
+        at->pointers + part, type_of(x), (int)x.ld, &ZERO, at->pointers + 2 * part,
+        type_of(y), (int)y.ld, (int)(n_list * at->chunks), CUBLAS_COMPUTE_32F,
+        CUBLAS_GEMM_DEFAULT));
+}
+
 slm_status slm_gpu_expert_products(const slm_handle *handle, const slm_gpu_groups *at,
                                    size_t cols, size_t inner, unsigned how,
                                    const slm_gpu_expert_linear *list, size_t n_list,
                                    cudaStream_t stream)
 {
     const slm_gpu_matrix &x = list->x, &y = list->y;
-    const bool back = how & SLM_GPU_BACK;
-    const size_t w_ld = back ? cols : inner, part = 2 * at->chunks;
+
+    if (at->chunks == 0 || cols == 0) return SLM_OK;
+    if (is_few(at->chunk))
+        return slm_gpu_few_expert_rows(at, cols, inner, how, list, n_list, stream);
+    if (!fits(cols) || !fits(inner) || !fits(x.ld) || !fits(y.ld) ||
+        !fits(2 * at->chunks))
+        return SLM_ERR_UNSUPPORTED;
+
     const cublasHandle_t blas = blas_on(handle, stream);
 
-    if (at->chunks == 0) return SLM_OK;
-    if (!fits(cols) || !fits(inner) || !fits(x.ld) || !fits(y.ld) || !fits(part))
-        return SLM_ERR_UNSUPPORTED;
     if (!blas) return SLM_ERR_INTERNAL;
     for (size_t i = 0; i < n_list; i++) point(at, cols * inner, i, &list[i], stream);
     if (cudaGetLastError() != cudaSuccess) return SLM_ERR_INTERNAL;
-
-    const cublasOperation_t of_w = back ? CUBLAS_OP_N : CUBLAS_OP_T, of_x = CUBLAS_OP_N;
-    const int m = (int)cols, n = (int)at->chunk, k = (int)inner;
-    const int lda = (int)w_ld, ldb = (int)x.ld, ldc = (int)y.ld;
-    const int count = (int)(n_list * at->chunks);
-
-    return status_of(cublasGemmGroupedBatchedEx(
-        blas, &of_w, &of_x, &m, &n, &k, &ONE, at->pointers, type_of(x), &lda,
-        at->pointers + part, type_of(x), &ldb, &ZERO, at->pointers + 2 * part,
-        type_of(y), &ldc, 1, &count, CUBLAS_COMPUTE_32F));
-}
-
-enum { TILE = 64, DEPTH = 16, SIDE = 16, EACH = TILE / SIDE };
-
-/* Rows begin .. begin + DEPTH - 1, columns col .. col + TILE - 1 of m; zeros past the
- * ends. */
-template <class E>
-__device__ inline void load_tile(float (&tile)[DEPTH][TILE], const E *m, size_t ld,
-                                 int64_t begin, int64_t end, int col, int cols)
-{
-    for (int i = (int)threadIdx.x; i < DEPTH * TILE; i += SIDE * SIDE) {
-        const int row = i / TILE, at = i % TILE;
-        const bool inside = begin + row < end && col + at < cols;
-
-        tile[row][at] =
-            inside ? slm_gpu_load(m + (size_t)(begin + row) * ld + col + at) : 0.0f;
-    }
-}
-
-/* One block makes one tile of 64 x 64 of dw[e] = a^T b over the rows of expert e; a
- * thread has every 16th row and column of it.                                 G4, G5
- *
- *   launch      grid n * tiles_a * tiles_b, block 256
- *   a [rows of experts, a_cols], b [rows of experts, b_cols], `a_ld`, `b_ld` apart
- *   first       [n + 1] first chunk of an expert; counts [n] its rows
- *   dw          [n, a_cols, b_cols] out; zeros where counts is 0
- *   state       nothing is written when it says no; NULL: always
- *   order       one sum an element, in order of the rows */
-template <class E>
-__global__ void __launch_bounds__(SIDE *SIDE)
-    gemm_expert_gradient(const E *a, size_t a_ld, int a_cols, const E *b, size_t b_ld,
-                         int b_cols, int tiles_a, int tiles_b, const int64_t *first,
-                         const int64_t *counts, int chunk, float *dw,
-                         const slm_gpu_state *state)
-{
-    SLM_SHARED(float, left, [DEPTH][TILE]);
-    SLM_SHARED(float, right, [DEPTH][TILE]);
-    const unsigned tile = blockIdx.x % (unsigned)(tiles_a * tiles_b);
-    const unsigned e = blockIdx.x / (unsigned)(tiles_a * tiles_b);
-    const int i0 = (int)(tile / (unsigned)tiles_b) * TILE;
-    const int j0 = (int)(tile % (unsigned)tiles_b) * TILE;
-    const int ty = (int)threadIdx.x / SIDE, tx = (int)threadIdx.x % SIDE;
-    float sum[EACH][EACH] = {};
-
-    if (slm_gpu_stopped(state)) return; /* all threads see the same */
-
-    const int64_t begin = first[e] * chunk, end = begin + counts[e];
-
-    for (int64_t row = begin; row < end; row += DEPTH) {
-        load_tile(left, a, a_ld, row, end, i0, a_cols);
-        load_tile(right, b, b_ld, row, end, j0, b_cols);
-        __syncthreads();
-        for (int d = 0; d < DEPTH; d++)
-            for (int i = 0; i < EACH; i++)
-                for (int j = 0; j < EACH; j++)
-                    sum[i][j] = fmaf(left[d][ty + i * SIDE], right[d][tx + j * SIDE],
-                                     sum[i][j]);
-        __syncthreads();
-    }
-    for (int i = 0; i < EACH; i++)
-        for (int j = 0; j < EACH; j++) {
-            const int row = i0 + ty + i * SIDE, col = j0 + tx + j * SIDE;
-
-            if (row < a_cols && col < b_cols)
-                dw[((size_t)e * (size_t)a_cols + (size_t)row) * (size_t)b_cols +
-                   (size_t)col] = sum[i][j];
-        }
-}
-
-slm_status slm_gpu_expert_gradients(const slm_gpu_groups *at, slm_gpu_matrix a,
-                                    size_t a_cols, slm_gpu_matrix b, size_t b_cols,
-                                    float *dw, const slm_gpu_state *state,
-                                    cudaStream_t stream)
-{
-    const size_t tiles_a = (a_cols + TILE - 1) / TILE;
-    const size_t tiles_b = (b_cols + TILE - 1) / TILE;
-
-    if (!fits(a_cols + TILE) || !fits(b_cols + TILE) || !fits(tiles_a * tiles_b) ||
-        tiles_a * tiles_b > INT_MAX / at->n)
-        return SLM_ERR_UNSUPPORTED;
-
-    const unsigned blocks = (unsigned)(at->n * tiles_a * tiles_b);
-
-    if (a.dtype == SLM_BF16)
-        SLM_LAUNCH(gemm_expert_gradient<__nv_bfloat16>, blocks, SIDE * SIDE, stream,
-                   a.data, a.ld, (int)a_cols, b.data, b.ld, (int)b_cols, (int)tiles_a,
-                   (int)tiles_b, at->first, at->counts, (int)at->chunk, dw, state);
-    else
-        SLM_LAUNCH(gemm_expert_gradient<float>, blocks, SIDE * SIDE, stream, a.data,
-                   a.ld, (int)a_cols, b.data, b.ld, (int)b_cols, (int)tiles_a,
-                   (int)tiles_b, at->first, at->counts, (int)at->chunk, dw, state);
-    return slm_gpu_launched();
+    return multiply_batch(blas, at, cols, inner, how & SLM_GPU_BACK, x, y, n_list);
 }

@@ -6,7 +6,7 @@
  * first, then rows of zeros. How many chunks there are depends on sizes alone, so that
  * every product of every expert has a fixed size: cuBLAS gets one batch, its weights
  * through pointers that a kernel writes, and the host never waits for the counts.
- * Chunks that no expert needs come last and multiply zeros by expert 0. */
+ * Chunks that no expert needs come last; there cuBLAS multiplies zeros by expert 0. */
 #ifndef SLM_GPU_LAYER_H
 #define SLM_GPU_LAYER_H
 
@@ -133,11 +133,31 @@ typedef struct slm_gpu_expert_linear {
     slm_gpu_matrix y;
 } slm_gpu_expert_linear;
 
-/* One or two of the same sizes, dtype and distances, in one batch. */
+/* One or two of the same sizes, dtype and distances, in one batch. Rows of y without a
+ * pair are zeros, since those of x are. */
 slm_status slm_gpu_expert_products(const slm_handle *handle, const slm_gpu_groups *at,
                                    size_t cols, size_t inner, unsigned how,
                                    const slm_gpu_expert_linear *list, size_t n_list,
                                    cudaStream_t stream);
+
+/* ---- products of few rows: gemm_rows.cu, called by gemm.cu ---- */
+
+enum { SLM_GPU_FEW_ROWS = 4 };
+
+/* Whether weights can be read 16 bytes at once, x too where `how` needs it. */
+int slm_gpu_is_wide(size_t cols, size_t inner, unsigned how, slm_gpu_matrix x,
+                    slm_gpu_matrix w);
+
+/* slm_gpu_product() of 1 .. SLM_GPU_FEW_ROWS rows that is wide and not OUTER. */
+slm_status slm_gpu_few_rows(const slm_gpu_linear *product, cudaStream_t stream);
+
+/* slm_gpu_expert_products() with chunks of at most SLM_GPU_FEW_ROWS rows, of which there
+ * are some. Chunks that no expert needs cost nothing but their zeros. */
+slm_status slm_gpu_few_expert_rows(const slm_gpu_groups *at, size_t cols, size_t inner,
+                                   unsigned how, const slm_gpu_expert_linear *list,
+                                   size_t n_list, cudaStream_t stream);
+
+/* ---- gradients of experts: gemm_gradient.cu ---- */
 
 /* dw[e] = a^T b over the rows of expert e: [n, a_cols, b_cols]; zeros without rows.
  * Nothing is written when state (or NULL) says no.                            G4, G5 */

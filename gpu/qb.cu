@@ -1,216 +1,90 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* gpu/qb.cu - exact Quantile Balancing.                                      Q1, Q2, Q5
  *
- * r = alpha - s is kept as an exact pair hi + lo: for a tiny s beside a large alpha
- * binary64 alone would make unequal r equal. Pairs are ordered by hi, then lo, as
- * integers; the element i* of each expert's column comes from a radix selection. The tie
- * test is the sign of an exact sum. The mean is taken in pairs and rounded once. */
-#include "element.cuh"
-#include "wide.cuh"
+ * The cutoffs come from the choice of select.cu, the candidates from qb_sieve.cu or, of
+ * few rows and of the columns that it leaves, from qb_columns. The mean is taken in pairs
+ * and rounded once.
+ *
+ * Traffic  of many rows a score is read from memory twice: with its row for the cutoff,
+ *          where it is also looked at for X1, and in the sieve. Besides, a sample: at
+ *          most one row in eight. */
+#include "qb_sieve.h"
 
 namespace
 {
 
-enum { COLUMNS = 8, LANES = 64, BLOCK = COLUMNS * LANES, DIGITS = 256 };
-enum { SCORE, BIAS, TARGET, TIE }; /* places of the verdict */
+enum { COLUMNS = 8, BLOCK = 512, THREADS = 256 };
 const unsigned FULL = 0xffffffffu;
 
-/* Clause Q2: r_(q+1) = above and r_(q) = under are tied. Exact.
- * note: 10^8 (above - under) - 1 - 10^3 |above| <= 0 */
-__device__ inline bool tied(slm_tie_test test, slm_gpu_pair under, slm_gpu_pair above)
-{
-    const double sign = above.hi < 0.0 ? -1.0 : 1.0;
-    const slm_gpu_pair a = slm_gpu_two_product(1e8, above.hi);
-    const slm_gpu_pair b = slm_gpu_two_product(1e8, above.lo);
-    const slm_gpu_pair c = slm_gpu_two_product(-1e8, under.hi);
-    const slm_gpu_pair d = slm_gpu_two_product(-1e8, under.lo);
-    const slm_gpu_pair e = slm_gpu_two_product(-1e3, sign * above.hi);
-    const slm_gpu_pair f = slm_gpu_two_product(-1e3, sign * above.lo);
-    double term[] = {a.hi, a.lo, b.hi, b.lo, c.hi, c.lo, d.hi,
-                     d.lo, e.hi, e.lo, f.hi, f.lo, -1.0};
+typedef slm_gpu_qb_desk<COLUMNS, BLOCK> desk;
 
-    if (test == SLM_TIE_EQUAL) return under.hi == above.hi && under.lo == above.lo;
-    return slm_gpu_sign_of_sum(term) <= 0;
-}
+/* A column of the batch. */
+struct whole_column {
+    enum { AT_ONCE = 4 };
+    const slm_gpu_qb_batch &of;
+    size_t e;
+    size_t count; /* rows, or 0: another found its candidate */
 
-/* A batch, and which of its rows count. */
-struct batch {
-    const float *score; /* [rows, n] */
-    const float *alpha; /* [rows]    */
-    const int32_t *mask;
-    size_t rows;
-    size_t n;
+    __device__ bool take(size_t t, slm_gpu_qb_element &r) const
+    {
+        const float alpha = of.alpha[t];
+
+        if (alpha != alpha) return false;
+        r = slm_gpu_qb_element_of(alpha, of.score[t * of.n + e]);
+        return true;
+    }
 };
 
-/* r of one row and expert, as integers in order. */
-struct element {
-    unsigned long long hi;
-    unsigned long long lo;
-};
-
-__device__ inline element element_of(const batch &of, size_t t, size_t e)
-{
-    const slm_gpu_pair r =
-        slm_gpu_two_sum((double)of.alpha[t], -(double)of.score[t * of.n + e]);
-
-    return {slm_gpu_ordered(r.hi), slm_gpu_ordered(r.lo)};
-}
-
-__device__ inline slm_gpu_pair pair_of(element of)
-{
-    return {slm_gpu_unordered(of.hi), slm_gpu_unordered(of.lo)};
-}
-
-/* Of column `warp`: the digit in whose elements the rank lies; the rank becomes that
- * within them. One warp a column; `word` gets the digit at `shift`. */
-__device__ inline void pick_digit(const unsigned *count, unsigned *rank,
-                                  unsigned long long *word, int shift)
-{
-    const int lane = (int)threadIdx.x % 32, each = DIGITS / 32;
-    unsigned own = 0, sum;
-
-    for (int i = 0; i < each; i++) own += count[lane * each + i];
-    sum = own;
-    for (int d = 1; d < 32; d *= 2) {
-        const unsigned other = __shfl_up_sync(FULL, sum, (unsigned)d);
-
-        if (lane >= d) sum += other;
-    }
-
-    const unsigned wanted = *rank;
-    unsigned before = sum - own;
-
-    __syncwarp(); /* all have read the rank */
-    if (wanted < before || wanted >= sum) return;
-    for (int i = 0; i < each; i++) {
-        const unsigned here = count[lane * each + i];
-
-        if (wanted < before + here) {
-            *word |= (unsigned long long)(lane * each + i) << shift;
-            *rank = wanted - before;
-            return;
-        }
-        before += here;
-    }
-}
-
-/* One pass: choose the digit at `shift` of hi, or of lo among the elements whose hi is
- * chosen. All threads of the block. */
-__device__ inline void radix_pass(const batch &of, size_t e, bool low, int shift,
-                                  unsigned (*count)[DIGITS], element *chosen,
-                                  unsigned *rank)
-{
-    const int column = (int)threadIdx.x % COLUMNS, warp = (int)threadIdx.x / 32;
-
-    for (int i = (int)threadIdx.x; i < COLUMNS * DIGITS; i += BLOCK)
-        count[i / DIGITS][i % DIGITS] = 0;
-    __syncthreads();
-
-    const element prefix = chosen[column];
-
-    for (size_t t = threadIdx.x / COLUMNS; e < of.n && t < of.rows; t += LANES) {
-        if (of.mask && of.mask[t] == 0) continue;
-
-        const element r = element_of(of, t, e);
-        const unsigned long long word = low ? r.lo : r.hi;
-        const unsigned long long differs = word ^ (low ? prefix.lo : prefix.hi);
-
-        if (low && r.hi != prefix.hi) continue;
-        if (differs >> shift >> 8) continue;
-        atomicAdd(&count[column][word >> shift & (DIGITS - 1)], 1u);
-    }
-    __syncthreads();
-    if (warp < COLUMNS)
-        pick_digit(count[warp], &rank[warp], low ? &chosen[warp].lo : &chosen[warp].hi,
-                   shift);
-    __syncthreads();
-}
-
-/* The largest element below the chosen one, word by word. Returns it in `under`, zeros
- * if there is none. All threads of the block. */
-__device__ inline void find_under(const batch &of, size_t e, const element *chosen,
-                                  element *under)
-{
-    const int column = (int)threadIdx.x % COLUMNS;
-    const element above = chosen[column];
-
-    if (threadIdx.x < COLUMNS) under[threadIdx.x] = {0, 0};
-    __syncthreads();
-    for (int low = 0; low < 2; low++) {
-        const unsigned long long best = low ? under[column].hi : 0;
-
-        for (size_t t = threadIdx.x / COLUMNS; e < of.n && t < of.rows; t += LANES) {
-            if (of.mask && of.mask[t] == 0) continue;
-
-            const element r = element_of(of, t, e);
-
-            if (r.hi > above.hi || (r.hi == above.hi && r.lo >= above.lo)) continue;
-            if (!low)
-                atomicMax(&under[column].hi, r.hi);
-            else if (r.hi == best)
-                atomicMax(&under[column].lo, r.lo);
-        }
-        __syncthreads();
-    }
-}
-
-/* A block does the columns of 8 experts: candidate, and in strict mode the tie.
+/* A block does the columns of 8 experts, those that are done left out.
  *
  *   launch     grid ceil(n / 8), block 512: thread = 8 row + column
+ *   done       [n] or NULL
  *   candidate  [n, 2] out: hi, lo
- *   requires   rows < 2^31; k < n
  *   order      none: counts and maxima of integers */
 __global__ void __launch_bounds__(BLOCK)
-    qb_columns(batch of, size_t k, slm_balance balance, slm_tie_test test,
-               double *candidate, slm_gpu_state *state)
+    qb_columns(slm_gpu_qb_batch of, const unsigned *done, double *candidate,
+               slm_gpu_state *state)
 {
-    SLM_SHARED(unsigned, count, [COLUMNS][DIGITS]);
-    SLM_SHARED(element, chosen, [COLUMNS]);
-    SLM_SHARED(element, under, [COLUMNS]);
-    SLM_SHARED(unsigned, rank, [COLUMNS]);
-    const int column = (int)threadIdx.x % COLUMNS;
-    const size_t first = (size_t)blockIdx.x * COLUMNS, e = first + (size_t)column;
+    SLM_SHARED(desk, at, [1]);
+    const size_t e = (size_t)blockIdx.x * COLUMNS + threadIdx.x % COLUMNS;
     const size_t m = (size_t)state->counted;
 
     if (slm_gpu_stopped(state) || m == 0) return;
 
-    const size_t nth = (k * (m - 1) + of.n - 1) / of.n;
-    int spread = 0;
+    const size_t nth = slm_gpu_qb_rank(of.k, m, of.n);
+    const bool wanted = e < of.n && (!done || !done[e]);
+    const whole_column column = {of, e, wanted ? of.rows : 0};
 
-    if (threadIdx.x < COLUMNS) {
-        chosen[threadIdx.x] = {0, 0};
-        rank[threadIdx.x] = (unsigned)nth;
+    if (!__syncthreads_or(wanted)) return;
+    slm_gpu_qb_find(column, (unsigned)nth, at[0]);
+    slm_gpu_qb_deliver(of, column, e, wanted,
+                       of.balance == SLM_BALANCE_STRICT && nth > 0, at[0], candidate,
+                       state);
+}
+
+/* The cutoff of a row that does not count becomes NaN. One that counts has a NaN if it
+ * holds a score that is not finite: the lowest index of those enters the verdict.
+ *
+ *   launch  grid ceil(rows / 256), block 256: a thread a row
+ *   score   [rows, n]; mask [rows] or NULL; alpha [rows] of slm_gpu_choose, finite = 1
+ *   order   none: a minimum */
+__global__ void __launch_bounds__(THREADS)
+    qb_rows(size_t rows, size_t n, const float *score, const int32_t *mask,
+            float *alpha, slm_gpu_state *state)
+{
+    const size_t t = (size_t)blockIdx.x * THREADS + threadIdx.x;
+
+    if (t >= rows) return;
+    if (mask && mask[t] == 0) {
+        alpha[t] = NAN;
+        return;
     }
-    for (int shift = 56; shift >= 0; shift -= 8)
-        radix_pass(of, e, false, shift, count, chosen, rank);
-
-    const unsigned long long zero = slm_gpu_ordered(0.0);
-
-    for (size_t t = threadIdx.x / COLUMNS; e < of.n && t < of.rows; t += LANES) {
-        if (of.mask && of.mask[t] == 0) continue;
-
-        const element r = element_of(of, t, e);
-
-        spread |= r.hi == chosen[column].hi && r.lo != zero;
+    if (alpha[t] == alpha[t]) return;
+    for (size_t i = t * n; i < (t + 1) * n; i++) {
+        if (isfinite(score[i])) continue;
+        atomicMin(&state->verdict, slm_gpu_found(SLM_GPU_QB_SCORE, i));
+        break;
     }
-    if (__syncthreads_or(spread)) {
-        for (int shift = 56; shift >= 0; shift -= 8)
-            radix_pass(of, e, true, shift, count, chosen, rank);
-    } else {
-        if (threadIdx.x < COLUMNS) chosen[threadIdx.x].lo = zero;
-        __syncthreads();
-    }
-    if (balance == SLM_BALANCE_STRICT && nth > 0) find_under(of, e, chosen, under);
-    if (threadIdx.x >= COLUMNS || e >= of.n) return;
-
-    const slm_gpu_pair found = pair_of(chosen[column]);
-
-    candidate[2 * e] = found.hi;
-    candidate[2 * e + 1] = found.lo;
-    if (balance != SLM_BALANCE_STRICT || nth == 0) return;
-    /* Equal ones before it in the order, or else the one below. */
-    if (tied(test, rank[column] ? found : pair_of(under[column]), found))
-        atomicMin(&state->pending, slm_gpu_found(TIE, e));
 }
 
 /* Strict mode: m k / n is an integer, or else refused.
@@ -222,7 +96,7 @@ __global__ void __launch_bounds__(32)
     const size_t m = (size_t)state->counted;
 
     if (threadIdx.x == 0 && m % n * (k % n) % n != 0)
-        atomicMin(&state->verdict, slm_gpu_found(TARGET, 0));
+        atomicMin(&state->verdict, slm_gpu_found(SLM_GPU_QB_TARGET, 0));
 }
 
 /* One warp: new_bias = RN32((n candidate - sum) / n), one division, exact wherever the
@@ -267,11 +141,11 @@ __global__ void __launch_bounds__(32)
 /* alpha to the output, of tokens that count only.
  *
  *   launch    grid ceil(rows / 256), block 256 */
-__global__ void __launch_bounds__(256)
+__global__ void __launch_bounds__(THREADS)
     qb_cutoffs(size_t rows, const int32_t *mask, const float *alpha, float *cutoff,
                const slm_gpu_state *state)
 {
-    const size_t t = (size_t)blockIdx.x * 256 + threadIdx.x;
+    const size_t t = (size_t)blockIdx.x * THREADS + threadIdx.x;
 
     if (t >= rows || slm_gpu_stopped(state) || (mask && mask[t] == 0)) return;
     cutoff[t] = alpha[t];
@@ -286,6 +160,7 @@ const slm_gpu_finding refusals[] = {
 struct space {
     float *alpha;      /* [T]    */
     double *candidate; /* [n, 2] */
+    slm_gpu_qb_sieve sieve;
 };
 
 size_t lay_out(space *at, void *base, const slm_config *config, size_t rows)
@@ -295,60 +170,74 @@ size_t lay_out(space *at, void *base, const slm_config *config, size_t rows)
     at->alpha = slm_gpu_take_f32(&arena, rows, 1);
     at->candidate =
         (double *)slm_gpu_take(&arena, config->n_experts, 2, sizeof(double));
+    slm_gpu_qb_lay_sieve(&arena, config, rows, &at->sieve);
     return arena.used;
 }
 
+/* The cutoffs, before anything was refused: so the scores are read once for both. */
 slm_status take_cutoffs(slm_handle *handle, const slm_qb_exact_args *args,
-                        const batch &of, float *alpha, cudaStream_t stream)
+                        const int32_t *mask, float *alpha, cudaStream_t stream)
 {
+    const size_t rows = args->call.n_tokens, n = handle->config.n_experts;
     slm_gpu_choice choice = {};
+    slm_status status;
 
-    choice.rows = of.rows;
-    choice.n = choice.ld = of.n;
+    choice.rows = rows;
+    choice.n = choice.ld = n;
     choice.k = handle->config.top_k;
-    choice.score = of.score;
+    choice.score = (const float *)args->score.data;
     choice.bias = (const float *)args->bias.data;
-    choice.mask = of.mask;
+    choice.mask = mask;
     choice.cutoff = alpha;
     choice.state = handle->state;
-    return slm_gpu_choose(&choice, 0, stream);
+    status = slm_gpu_choose(&choice, 1, stream);
+    if (status || rows == 0) return status;
+    SLM_LAUNCH(qb_rows, slm_gpu_blocks(rows, THREADS), THREADS, stream, rows, n,
+               choice.score, mask, alpha, handle->state);
+    return slm_gpu_launched();
 }
 
 slm_status check_batch(slm_handle *handle, const slm_qb_exact_args *args,
-                       const batch &of, cudaStream_t stream)
+                       const int32_t *mask, float *alpha, cudaStream_t stream)
 {
     const slm_config *config = &handle->config;
+    const size_t n = config->n_experts;
     slm_status status = slm_gpu_begin(handle, stream);
 
+    if (!status) status = take_cutoffs(handle, args, mask, alpha, stream);
     if (!status)
-        status = slm_gpu_find_nonfinite_rows(handle, of.score, of.mask, of.rows, of.n,
-                                             SCORE, stream);
-    if (!status)
-        status = slm_gpu_find_nonfinite(handle, args->bias.data, SLM_F32, of.n, BIAS,
-                                        stream);
-    if (!status) status = slm_gpu_count_mask(handle, of.mask, of.rows, stream);
+        status = slm_gpu_find_nonfinite(handle, args->bias.data, SLM_F32, n,
+                                        SLM_GPU_QB_BIAS, stream);
+    if (!status) status = slm_gpu_count_mask(handle, mask, args->call.n_tokens, stream);
     if (!status && config->balance == SLM_BALANCE_STRICT) {
-        SLM_LAUNCH(qb_target, 1, 32, stream, config->top_k, of.n, handle->state);
+        SLM_LAUNCH(qb_target, 1, 32, stream, config->top_k, n, handle->state);
         status = slm_gpu_launched();
     }
     return status;
 }
 
-slm_status solve(slm_handle *handle, const slm_qb_exact_args *args, const batch &of,
-                 const space &at, cudaStream_t stream)
+slm_status solve(slm_handle *handle, const slm_gpu_qb_batch *of, const space *at,
+                 cudaStream_t stream)
 {
-    const slm_config *config = &handle->config;
-    slm_status status = take_cutoffs(handle, args, of, at.alpha, stream);
+    slm_status status = SLM_OK;
 
+    if (at->sieve.capacity)
+        status =
+            slm_gpu_qb_pass_sieve(of, &at->sieve, at->candidate, handle->state, stream);
     if (status) return status;
-    SLM_LAUNCH(qb_columns, slm_gpu_blocks(of.n, COLUMNS), BLOCK, stream, of,
-               config->top_k, config->balance, config->tie_test, at.candidate,
-               handle->state);
-    status = slm_gpu_settle(handle, stream);
-    if (status) return status;
-    if (args->cutoff.rank && of.rows)
-        SLM_LAUNCH(qb_cutoffs, slm_gpu_blocks(of.rows, 256), 256, stream, of.rows,
-                   of.mask, at.alpha, (float *)args->cutoff.data, handle->state);
+    SLM_LAUNCH(qb_columns, slm_gpu_blocks(of->n, COLUMNS), BLOCK, stream, *of,
+               at->sieve.done, at->candidate, handle->state);
+    return slm_gpu_settle(handle, stream);
+}
+
+slm_status deliver_cutoffs(slm_handle *handle, const slm_qb_exact_args *args,
+                           const int32_t *mask, const float *alpha, cudaStream_t stream)
+{
+    const size_t rows = args->call.n_tokens;
+
+    if (!args->cutoff.rank || rows == 0) return SLM_OK;
+    SLM_LAUNCH(qb_cutoffs, slm_gpu_blocks(rows, THREADS), THREADS, stream, rows, mask,
+               alpha, (float *)args->cutoff.data, handle->state);
     return slm_gpu_launched();
 }
 
@@ -375,17 +264,24 @@ extern "C" slm_status slm_gpu_qb_exact(slm_handle *handle,
                                        const slm_qb_exact_args *args, slm_error *error)
 {
     const cudaStream_t stream = slm_gpu_stream(&args->call);
-    const slm_tensor *mask = slm_given(&args->call, &args->mask);
-    const batch rows = {(const float *)args->score.data, NULL,
-                        mask ? (const int32_t *)mask->data : NULL, args->call.n_tokens,
-                        handle->config.n_experts};
-    slm_status status = check_batch(handle, args, rows, stream);
-    batch of = rows;
+    const slm_config *config = &handle->config;
+    const slm_tensor *given = slm_given(&args->call, &args->mask);
+    const int32_t *mask = given ? (const int32_t *)given->data : NULL;
     space at;
 
-    lay_out(&at, args->call.workspace, &handle->config, rows.rows);
-    of.alpha = at.alpha;
-    if (!status) status = solve(handle, args, of, at, stream);
+    lay_out(&at, args->call.workspace, config, args->call.n_tokens);
+
+    const slm_gpu_qb_batch of = {(const float *)args->score.data,
+                                 at.alpha,
+                                 args->call.n_tokens,
+                                 config->n_experts,
+                                 config->top_k,
+                                 config->balance,
+                                 config->tie_test};
+    slm_status status = check_batch(handle, args, mask, at.alpha, stream);
+
+    if (!status) status = solve(handle, &of, &at, stream);
+    if (!status) status = deliver_cutoffs(handle, args, mask, at.alpha, stream);
     if (!status)
         status = slm_gpu_centre(
             handle, of.n, at.candidate, (const float *)args->bias.data,

@@ -3,13 +3,13 @@
  *
  * Squares, sum, root and the products in binary64, one rounding to the element an
  * element: no square can overflow or underflow on the way. */
-#include "element.cuh"
+#include "eight.cuh"
 #include "kernels.h"
 
 namespace
 {
 
-enum { ROWS = 8, COLUMNS = 32 };
+enum { ROWS = 8, COLUMNS = 32, STEP = 32 * SLM_GPU_EIGHT };
 const unsigned FULL = 0xffffffffu;
 
 /* Elements of one dtype. */
@@ -18,14 +18,24 @@ struct elements {
     slm_dtype dtype;
 };
 
+typedef float eight[SLM_GPU_EIGHT];
+
 __device__ inline double element_at(elements of, size_t i)
 {
     return (double)slm_gpu_load_as(of.data, of.dtype, i);
 }
 
-__device__ inline double gain_at(elements gamma, size_t i)
+__device__ inline void load(elements of, size_t at, int left, eight &to)
 {
-    return gamma.data ? element_at(gamma, i) : 1.0;
+    slm_gpu_load_eight_as(of.data, of.dtype, at, left, to);
+}
+
+/* gamma, or ones. */
+__device__ inline void load_gain(elements gamma, int at, int left, eight &to)
+{
+    SLM_UNROLL
+    for (int j = 0; j < SLM_GPU_EIGHT; j++) to[j] = 1.0f;
+    if (gamma.data) load(gamma, (size_t)at, left, to);
 }
 
 /* In every lane. */
@@ -41,8 +51,8 @@ __device__ inline double warp_sum(double sum)
  *   u, r      [rows, width]; r may be u
  *   gamma     [width] or NULL for ones
  *   requires  rows >= 1, width >= 1, eps > 0              (the launcher checks)
- *   order     lane i sums i, i+32, ...; lanes fold by xor 16, 8, 4, 2, 1: the same
- *             width gives the same bits, whatever rows and the grid are */
+ *   order     lane i sums eights i, i+32, ...; lanes fold by xor 16, 8, 4, 2, 1: the
+ *             same width gives the same bits, whatever rows and the grid are */
 __global__ void __launch_bounds__(32 * ROWS)
     rmsnorm_rows(elements u, elements gamma, double eps, int rows, int width, void *r,
                  slm_dtype r_dtype, const slm_gpu_state *state)
@@ -52,10 +62,13 @@ __global__ void __launch_bounds__(32 * ROWS)
     double sum = 0.0;
 
     if (row >= rows || slm_gpu_stopped(state)) return; /* a warp leaves whole */
-    for (int i = (int)threadIdx.x; i < width; i += 32) {
-        const double v = element_at(u, at + (size_t)i);
+    for (int i = (int)threadIdx.x * SLM_GPU_EIGHT; i < width; i += STEP) {
+        eight v;
 
-        sum = fma(v, v, sum);
+        load(u, at + (size_t)i, width - i, v);
+        SLM_UNROLL
+        for (int j = 0; j < SLM_GPU_EIGHT; j++)
+            sum = fma((double)v[j], (double)v[j], sum);
     }
     sum = warp_sum(sum);
 
@@ -63,11 +76,15 @@ __global__ void __launch_bounds__(32 * ROWS)
     const double scale =
         isfinite(sum) ? 1.0 / sqrt(sum / (double)width + eps) : (double)NAN;
 
-    for (int i = (int)threadIdx.x; i < width; i += 32) {
-        const double v = element_at(u, at + (size_t)i);
+    for (int i = (int)threadIdx.x * SLM_GPU_EIGHT; i < width; i += STEP) {
+        eight v, gain;
 
-        slm_gpu_store_as(r, r_dtype, at + (size_t)i,
-                         (float)(gain_at(gamma, (size_t)i) * (v * scale)));
+        load(u, at + (size_t)i, width - i, v);
+        load_gain(gamma, i, width - i, gain);
+        SLM_UNROLL
+        for (int j = 0; j < SLM_GPU_EIGHT; j++)
+            v[j] = (float)((double)gain[j] * ((double)v[j] * scale));
+        slm_gpu_store_eight_as(r, r_dtype, at + (size_t)i, width - i, v);
     }
 }
 
@@ -86,12 +103,17 @@ __global__ void __launch_bounds__(32 * ROWS)
     double squares = 0.0, sum = 0.0;
 
     if (row >= rows || slm_gpu_stopped(state)) return;
-    for (int i = (int)threadIdx.x; i < width; i += 32) {
-        const double v = element_at(u, at + (size_t)i);
-        const double g = gain_at(gamma, (size_t)i) * element_at(dr, at + (size_t)i);
+    for (int i = (int)threadIdx.x * SLM_GPU_EIGHT; i < width; i += STEP) {
+        eight v, gain, d;
 
-        squares = fma(v, v, squares);
-        sum = fma(g, v, sum);
+        load(u, at + (size_t)i, width - i, v);
+        load(dr, at + (size_t)i, width - i, d);
+        load_gain(gamma, i, width - i, gain);
+        SLM_UNROLL
+        for (int j = 0; j < SLM_GPU_EIGHT; j++) {
+            squares = fma((double)v[j], (double)v[j], squares);
+            sum = fma((double)gain[j] * (double)d[j], (double)v[j], sum);
+        }
     }
     squares = warp_sum(squares);
     sum = warp_sum(sum);
@@ -100,11 +122,19 @@ __global__ void __launch_bounds__(32 * ROWS)
     const double along = sum * own / (double)width * own; /* mean(g n) / R */
 
     if (threadIdx.x == 0) scale[row] = own;
-    for (int i = (int)threadIdx.x; i < width; i += 32) {
-        const double v = element_at(u, at + (size_t)i);
-        const double g = gain_at(gamma, (size_t)i) * element_at(dr, at + (size_t)i);
+    for (int i = (int)threadIdx.x * SLM_GPU_EIGHT; i < width; i += STEP) {
+        eight v, gain, d;
 
-        slm_gpu_store_as(du, du_dtype, at + (size_t)i, (float)((g - v * along) * own));
+        load(u, at + (size_t)i, width - i, v);
+        load(dr, at + (size_t)i, width - i, d);
+        load_gain(gamma, i, width - i, gain);
+        SLM_UNROLL
+        for (int j = 0; j < SLM_GPU_EIGHT; j++) {
+            const double g = (double)gain[j] * (double)d[j];
+
+            v[j] = (float)((g - (double)v[j] * along) * own);
+        }
+        slm_gpu_store_eight_as(du, du_dtype, at + (size_t)i, width - i, v);
     }
 }
 
@@ -135,7 +165,7 @@ __global__ void __launch_bounds__(COLUMNS *ROWS)
 
 int fits(size_t rows, size_t width)
 {
-    return rows <= INT32_MAX - ROWS && width <= INT32_MAX - 32;
+    return rows <= INT32_MAX - ROWS && width <= INT32_MAX - STEP;
 }
 
 const slm_gpu_finding refusals[] = {{SLM_ERR_NONFINITE, "u", "finite"},

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* gpu/situ.cu - SiTU-GLU and the control activations, forward. */
-#include "element.cuh"
+#include "eight.cuh"
 #include "layer.h"
 #include "situ.cuh"
 
@@ -17,11 +17,17 @@ __global__ void __launch_bounds__(256)
     const size_t from = blockIdx.x * ld, to = blockIdx.x * h_ld;
     const bool gated = act.kind != SLM_EXPERT_RELU;
 
-    for (int i = (int)threadIdx.x; i < width; i += (int)blockDim.x) {
-        const float a = gated ? slm_gpu_load(gate + from + i) : 0.0f;
+    const int step = (int)blockDim.x * SLM_GPU_EIGHT;
 
-        slm_gpu_store(h + to + i,
-                      slm_gpu_activate(a, slm_gpu_load(up + from + i), act));
+    for (int i = (int)threadIdx.x * SLM_GPU_EIGHT; i < width; i += step) {
+        float a[SLM_GPU_EIGHT] = {}, b[SLM_GPU_EIGHT];
+
+        if (gated) slm_gpu_load_eight(gate + from + i, width - i, a);
+        slm_gpu_load_eight(up + from + i, width - i, b);
+        SLM_UNROLL
+        for (int j = 0; j < SLM_GPU_EIGHT; j++)
+            b[j] = slm_gpu_activate(a[j], b[j], act);
+        slm_gpu_store_eight(h + to + i, width - i, b);
     }
 }
 
@@ -30,10 +36,11 @@ slm_status slm_gpu_activate_rows(const slm_config *config, size_t rows, size_t w
                                  slm_gpu_matrix h, cudaStream_t stream)
 {
     const slm_gpu_activation act = slm_gpu_activation_of(config);
-    const unsigned blocks = slm_gpu_blocks(rows, 1), threads = slm_gpu_threads(width);
+    const unsigned blocks = slm_gpu_blocks(rows, 1);
+    const unsigned threads = slm_gpu_threads_of_eight(width);
 
     if (rows == 0 || width == 0) return SLM_OK;
-    if (!blocks || width > INT32_MAX - 256) return SLM_ERR_UNSUPPORTED;
+    if (!blocks || width > INT32_MAX - 2048) return SLM_ERR_UNSUPPORTED;
     if (h.dtype == SLM_BF16)
         SLM_LAUNCH(situ_rows<__nv_bfloat16>, blocks, threads, stream, gate.data,
                    up.data, up.ld, act, (int)width, h.data, h.ld);

@@ -4,7 +4,7 @@
 # about the same code without the fault. EMU: the folder with emu-faults-plain, -race and -asan, as
 # far as this build has them.
 set -u
-source=$SOURCE/gpu/emu/selftest/faults.cu
+sources=$SOURCE/gpu/emu/selftest
 folder=${EMU:-$BUILD/../../gpu}
 out=$(mktemp -d) || exit 1
 trap 'rm -rf "$out"' EXIT
@@ -12,10 +12,10 @@ fail=0 seen=0 silent=0
 
 # The report names the line that carries the fault's name. $1: name
 names_the_line() {
-    local line
-    for line in $(grep -nE "/\*( [a-z-]+)* $1( [a-z-]+)* \*/" "$source" | cut -d: -f1); do
-        grep -q "faults\.cu:$line\b" "$out/report" && return 0
-    done
+    local file line
+    while IFS=: read -r file line _; do
+        grep -qE "${file//./\\.}:$line\b" "$out/report" && return 0
+    done < <(cd "$sources" && grep -nE "/\*( [a-z-]+)* $1( [a-z-]+)* \*/" faults.cu faults_tile.cuh)
     return 1
 }
 

@@ -68,6 +68,9 @@ for name in gcc-O0 gcc-O2 clang-O2; do made_anew $name; done
 
 say "every golden value of every provenance, by ref"
 build/slmoe gen --check --tier full || fail "gen --check"
+say "every golden value of the oracle, by the oracle"
+LONG=1 bash conformance/test/oracle.sh
+case $? in 0 | 77) ;; *) fail "oracle" ;; esac
 say "a saving process, killed 200 times"
 BUILD=build/conformance/test KILLS=200 bash conformance/test/kill_state.sh || fail "kill_state"
 say "tier full, every built-in backend"

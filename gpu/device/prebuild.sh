@@ -3,16 +3,16 @@
 # gpu/device/prebuild.sh - the folder that a machine with a GPU gets: it has no compiler, no package
 # and no network.
 #
-#   gpu/device/prebuild.sh FOLDER [LIBRARY]
+#   gpu/device/prebuild.sh FOLDER [LIBRARIES]
 #
-# FOLDER must not exist; what is built on the way stays in FOLDER-build. LIBRARY: a libslm-gpu.so
-# that is built already. The folder holds slmoe, slmoe-host, the backend gpu with CUDA's runtime in
-# it, the vectors, the specification, check.sh and every shared library but the C library's own and
-# cuBLAS: 600 MB of cuBLAS stay with the machine's CUDA toolkit or PyTorch, where check.sh looks.
+# FOLDER must not exist; what is built on the way stays in FOLDER-build. LIBRARIES: a folder with
+# libslm-gpu.so, libslm-gpu-loop.so and libslm-gpu-roof.so that are built already. The folder holds
+# slmoe, slmoe-host, these three with CUDA's runtime in them, PyTorch's peer, the vectors, the
+# specification, check.sh and every shared library but the C library's own and cuBLAS: 600 MB of cuBLAS stay with the machine's CUDA toolkit or PyTorch, where check.sh looks.
 # cpu-blas and gpu-emu are left out.
 set -eu
 die() { echo "prebuild: $*" >&2; exit 1; }
-[ $# = 1 ] || [ $# = 2 ] || die "usage: gpu/device/prebuild.sh FOLDER [LIBRARY]"
+[ $# = 1 ] || [ $# = 2 ] || die "usage: gpu/device/prebuild.sh FOLDER [LIBRARIES]"
 [ ! -e "$1" ] || die "$1 is there already"
 source=$(cd "$(dirname "$0")/../.." && pwd)
 mkdir -p "$1" "$1-build"
@@ -27,13 +27,16 @@ options=(-DCMAKE_BUILD_TYPE=RelWithDebInfo -DSLM_BLAS=OFF -DSLM_GPU_EMU=OFF -DBU
 command -v ccache >/dev/null && options+=(-DCMAKE_C_COMPILER_LAUNCHER=ccache)
 quiet cmake -S "$source" -B "$build" "${options[@]}"
 targets=(slmoe slmoe-host slmoe-inprocess)
-[ $# = 2 ] && cp "$2" "$build/libslm-gpu.so" || targets+=(slm_gpu)
+libraries=(libslm-gpu.so libslm-gpu-loop.so libslm-gpu-roof.so)
+[ $# = 2 ] && cp "${libraries[@]/#/$2/}" "$build" || targets+=(slm_gpu slm_gpu_loop slm_gpu_roof)
 quiet cmake --build "$build" -j "$(nproc)" --target "${targets[@]}"
-[ -f "$build/libslm-gpu.so" ] || die "no nvcc here, and no LIBRARY given"
+for library in "${libraries[@]}"; do
+    [ -f "$build/$library" ] || die "no nvcc here, and no LIBRARIES given"
+done
 quiet cmake --install "$build" --prefix "$folder" --strip
 rm -rf "$folder/include" "$folder/lib/cmake" "$folder/lib/pkgconfig" "$folder/share/man" "$folder"/lib/*.a
 rm -f "$folder/bin/slmoe-inprocess"
-strip --strip-debug "$folder/lib/slm/libslm-gpu.so"
+strip --strip-debug "${libraries[@]/#/$folder/lib/slm/}"
 
 # What the programs load, except what belongs to the machine's own loader.
 for program in "$folder/bin/slmoe" "$folder/bin/slmoe-host"; do
@@ -48,7 +51,9 @@ done
 
 LC_ALL=C readelf -d "$folder/lib/slm/libslm-gpu.so" | sed -nE 's/.*\(NEEDED\).*\[(libcublas[^]]*)\]/\1/p' >"$folder/cublas"
 [ -s "$folder/cublas" ] || die "libslm-gpu.so does not say which cuBLAS it needs"
-cp "$source/gpu/device/check.sh" "$source/gpu/device/shapes.yaml" "$folder"
+cp "$source"/gpu/device/{check.sh,shapes.yaml,summary.awk,README.md} "$folder"
+mkdir -p "$folder/python/slm"
+cp "$source"/conformance/python/slm/*.py "$folder/python/slm"
 size=$(du -sm "$folder" | cut -f1)
 [ "$size" -le $LIMIT ] || die "$folder has $size MiB, $LIMIT are the limit"
 echo "prebuild: $folder, $size MiB; on the machine: $(basename "$folder")/check.sh"

@@ -182,18 +182,30 @@ static cublasStatus_t multiply(cublasHandle_t handle, const call &of, const void
     return CUBLAS_STATUS_SUCCESS;
 }
 
-/* Products of several sizes; the pointers to their matrices are in device memory and
- * are read when the work runs. */
-struct grouped_job final : job {
-    std::vector<call> products;
+/* Does an address suit a batch? cuBLAS documents of 16-bit factors: 16 bytes where k is
+ * a multiple of 8, 4 where it is even; of others nothing beyond their element. */
+static bool suits_batch(const matrix &m, cudaDataType factors, size_t k)
+{
+    const size_t wanted = factors == CUDA_R_32F ? 1 : k % 8 == 0 ? 16 : k % 2 ? 1 : 4;
+    const size_t align = wanted > m.element() ? wanted : m.element();
+
+    return (uintptr_t)m.at % align == 0;
+}
+
+/* Products of one size; the pointers to their matrices are in device memory and are read
+ * when the work runs. */
+struct batch_job final : job {
+    call of;
+    size_t count;
     const void *const *a, *const *b;
     void *const *c;
-    grouped_job(const void *pc) : job("gemm", pc)
+    batch_job(const call &what, size_t n)
+        : job("gemm", what.asked_at), of(what), count(n)
     {
     }
     void step(uint64_t) const override
     {
-        const size_t bytes = products.size() * sizeof *a;
+        const size_t bytes = count * sizeof *a;
 
         if (!device_holds(a, bytes) || !device_holds(b, bytes) ||
             !device_holds(c, bytes))
@@ -202,9 +214,15 @@ struct grouped_job final : job {
         watch_bulk(a, bytes, false);
         watch_bulk(b, bytes, false);
         watch_bulk(c, bytes, false);
-        for (size_t i = 0; i < products.size(); i++)
-            if (products[i].m && products[i].n)
-                make_gemm(products[i], a[i], b[i], c[i])->step(0);
+        for (size_t i = 0; i < count; i++) {
+            const auto one = make_gemm(of, a[i], b[i], c[i]);
+
+            for (const matrix *m : {&one->a, &one->b, &one->c})
+                if (!suits_batch(*m, of.a_type, (size_t)of.k))
+                    fault("cublas",
+                          "a pointer of a batch is not aligned, at " + place(asked_at));
+            one->step(0);
+        }
     }
 };
 
@@ -332,42 +350,41 @@ cublasStatus_t cublasGemmEx(cublasHandle_t handle, cublasOperation_t transpose_a
     return status ? status : multiply(handle, of, a, b, c);
 }
 
-cublasStatus_t cublasGemmGroupedBatchedEx(
-    cublasHandle_t handle, const cublasOperation_t transpose_a[],
-    const cublasOperation_t transpose_b[], const int m[], const int n[], const int k[],
-    const void *alpha, const void *const a[], cudaDataType_t a_type, const int lda[],
-    const void *const b[], cudaDataType_t b_type, const int ldb[], const void *beta,
-    void *const c[], cudaDataType_t c_type, const int ldc[], int groups,
-    const int sizes[], cublasComputeType_t compute)
+cublasStatus_t cublasGemmBatchedEx(cublasHandle_t handle, cublasOperation_t transpose_a,
+                                   cublasOperation_t transpose_b, int m, int n, int k,
+                                   const void *alpha, const void *const a[],
+                                   cudaDataType a_type, int lda, const void *const b[],
+                                   cudaDataType b_type, int ldb, const void *beta,
+                                   void *const c[], cudaDataType c_type, int ldc,
+                                   int count, cublasComputeType_t compute,
+                                   cublasGemmAlgo_t)
 {
     const entry in;
-    auto what = std::make_shared<grouped_job>(CALLER);
+    const call of = {transpose_a,
+                     transpose_b,
+                     m,
+                     n,
+                     k,
+                     *(const float *)alpha,
+                     *(const float *)beta,
+                     a_type,
+                     b_type,
+                     c_type,
+                     lda,
+                     ldb,
+                     ldc,
+                     CALLER};
+    const cublasStatus_t status = count < 0 ? CUBLAS_STATUS_INVALID_VALUE : check(of);
 
     if (!is_summed_in_f32(compute)) return CUBLAS_STATUS_NOT_SUPPORTED;
-    for (int g = 0; g < groups; g++) {
-        const call of = {transpose_a[g],
-                         transpose_b[g],
-                         m[g],
-                         n[g],
-                         k[g],
-                         ((const float *)alpha)[g],
-                         ((const float *)beta)[g],
-                         a_type,
-                         b_type,
-                         c_type,
-                         lda[g],
-                         ldb[g],
-                         ldc[g],
-                         CALLER};
-        const cublasStatus_t status = check(of);
+    if (status || !m || !n || !count) return status;
 
-        if (status) return status;
-        what->products.insert(what->products.end(), (size_t)sizes[g], of);
-    }
+    auto what = std::make_shared<batch_job>(of, (size_t)count);
+
     what->a = a;
     what->b = b;
     what->c = c;
-    if (!what->products.empty()) submit(*(cudaStream_t *)handle, what);
+    submit(*(cudaStream_t *)handle, what);
     return CUBLAS_STATUS_SUCCESS;
 }
 }

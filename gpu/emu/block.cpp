@@ -294,12 +294,32 @@ static uint64_t matched(const fiber *warp, const fiber &me)
     return answer;
 }
 
+/* A warp has one tile. */
+static void check_tile(const fiber *warp)
+{
+    for (unsigned lane = 1; lane < 32; lane++)
+        if (warp[lane].value != warp[0].value || warp[lane].source != warp[0].source)
+            fault("warp", "lanes 0 and " + std::to_string(lane) +
+                              " give other pointers or leading dimensions, at " +
+                              place(warp[0].at));
+}
+
+static void make_product(const fiber *warp)
+{
+    uint64_t lanes[32];
+
+    for (unsigned lane = 0; lane < 32; lane++) lanes[lane] = warp[lane].value;
+    multiply_warp(lanes);
+}
+
 /* All lanes of the mask are here. */
 static void release(fiber *warp, unsigned index, warp_kind kind, unsigned mask)
 {
     const uint64_t common = common_answer(warp, kind, mask);
 
     if (kind == WARP_SYNC) watch_warp(index, mask);
+    if (kind == WARP_TILE) check_tile(warp);
+    if (kind == WARP_PRODUCT) make_product(warp);
     for (unsigned rest = mask; rest; rest &= rest - 1) {
         fiber &lane = warp[__builtin_ctz(rest)];
 

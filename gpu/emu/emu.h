@@ -92,7 +92,9 @@ enum warp_kind {
     WARP_SHUFFLE,
     WARP_BALLOT,
     WARP_MATCH,
-    WARP_ADD,
+    WARP_TILE,    /* value and source are the same for all */
+    WARP_PRODUCT, /* value: a lane_product of wmma.h       */
+    WARP_ADD,     /* from here on: reductions              */
     WARP_MIN,
     WARP_MAX,
     WARP_MIN_SIGNED,
@@ -106,6 +108,9 @@ uint64_t meet(warp_kind kind, unsigned mask, uint64_t value, unsigned source, si
 /* An atomic operation is about to happen: a place to switch threads, and in the race
  * build an access to check. */
 void before_atomic(const void *at, unsigned bytes, void *pc);
+
+/* The same for an access that a function of the emulator makes for the kernel. */
+void before_access(const void *at, unsigned bytes, bool write, void *pc);
 
 template <class To, class From> inline To bits(From from)
 {

@@ -91,6 +91,9 @@ void run_block(const body &kernel, dim3 grid, dim3 block, uint64_t index,
 void maybe_switch(unsigned one_in); /* let another thread run, by the schedule    */
 int stack_owner(const void *at); /* the thread whose stack that is, else -1         */
 
+/* wmma.cpp: the product of a warp, `lanes` 32 addresses of lane_product. */
+void multiply_warp(const uint64_t *lanes);
+
 /* shared.cpp */
 void begin_shared(size_t dynamic_bytes, size_t allowed); /* a new block */
 bool is_shared(const void *at);

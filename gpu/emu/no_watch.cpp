@@ -29,6 +29,10 @@ void before_atomic(const void *, unsigned, void *)
     maybe_switch(4);
 }
 
+void before_access(const void *, unsigned, bool, void *)
+{
+}
+
 } // namespace emu
 
 extern "C" {

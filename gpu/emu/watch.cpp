@@ -403,6 +403,11 @@ void before_atomic(const void *at, unsigned bytes, void *pc)
     see(at, bytes, true, true, pc);
 }
 
+void before_access(const void *at, unsigned bytes, bool write, void *pc)
+{
+    see(at, bytes, write, false, pc);
+}
+
 } // namespace emu
 
 extern "C" {

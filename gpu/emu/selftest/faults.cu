@@ -383,6 +383,35 @@ static void gemm_too_long(int fault)
     gemm(0, fault);
 }
 
+/* A batch of one; its pointers lie where they must not, or are off by an element. */
+static void batch(int fault_host, int fault_shift)
+{
+    const float one = 1.0f, zero = 0.0f;
+    __nv_bfloat16 *a = (__nv_bfloat16 *)zeros(64);
+    void *here[] = {a + fault_shift, a, zeros(8)}, **there = (void **)zeros(6);
+    void *const *of = fault_host ? here : there;
+    cublasHandle_t handle;
+
+    cudaMemcpy(there, here, sizeof here, cudaMemcpyHostToDevice);
+    cublasCreate(&handle);
+    cublasGemmBatchedEx(handle, CUBLAS_OP_N, /* batch-host-pointers batch-misaligned */
+                        CUBLAS_OP_N, 8, 1, 8, &one, of, CUDA_R_16BF, 8, of + 1,
+                        CUDA_R_16BF, 8, &zero, of + 2, CUDA_R_32F, 8, 1,
+                        CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
+    cudaDeviceSynchronize();
+    cublasDestroy(handle);
+}
+
+static void batch_host_pointers(int fault)
+{
+    batch(fault, 0);
+}
+
+static void batch_misaligned(int fault)
+{
+    batch(0, fault);
+}
+
 template <void (*kernel)(int, int *), unsigned threads> static void run(int fault)
 {
     alone(kernel, fault, threads);
@@ -392,6 +421,8 @@ static void cross_blocks(int fault)
 {
     once(cross_block, fault, 32);
 }
+
+#include "faults_tile.cuh"
 
 static const struct {
     const char *name, *kind, *builds;
@@ -417,6 +448,13 @@ static const struct {
     {"foreign-lane", "warp", "all", run<foreign_lane, 32>},
     {"missing-syncwarp", "race|uninitialised", "race", run<missing_syncwarp, 32>},
     {"forgotten-tie-rule", "values", "race", forgotten_tie_rule},
+    {"missing-barrier-tile", "race|uninitialised", "race", missing_barrier_tile},
+    {"lane-load", "warp", "all", multiplied<LANE_LOADS>},
+    {"lane-product", "warp", "all", multiplied<LANE_MULTIPLIES>},
+    {"other-tile", "warp", "all", multiplied<OTHER_TILE>},
+    {"tile-at", "alignment", "all", multiplied<POINTER>},
+    {"tile-leading", "alignment", "all", multiplied<LEADING>},
+    {"tile-beyond", "bounds", "race,asan", multiplied<BEYOND>},
     {"missing-event", "race", "race", missing_event},
     {"missing-event-copy", "race", "race", missing_event_copy},
     {"missing-event-pages", "race", "race", missing_event_pages},
@@ -425,6 +463,8 @@ static const struct {
     {"copy-wrong-way", "memory", "all", copy_wrong_way},
     {"gemm-host-pointer", "cublas", "all", gemm_host_pointer},
     {"gemm-too-long", "cublas", "all", gemm_too_long},
+    {"batch-host-pointers", "cublas", "all", batch_host_pointers},
+    {"batch-misaligned", "cublas", "all", batch_misaligned},
 };
 
 int main(int argc, char **argv)

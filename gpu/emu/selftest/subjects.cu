@@ -81,6 +81,40 @@ extern "C" cudaError_t subject_allow_shared(size_t bytes)
                                 (int)bytes);
 }
 
+namespace wmma = nvcuda::wmma;
+
+/* Products that differ in bit 2 of their number. */
+template <class A, class B>
+__device__ void products(const __nv_bfloat16 *a, const __nv_bfloat16 *b, float *out)
+{
+    wmma::fragment<wmma::matrix_a, 16, 16, 16, __nv_bfloat16, A> left;
+    wmma::fragment<wmma::matrix_b, 16, 16, 16, __nv_bfloat16, B> right;
+    wmma::fragment<wmma::accumulator, 16, 16, 16, float> sums;
+
+    wmma::fill_fragment(sums, 0.0f);
+    wmma::load_matrix_sync(left, a, 16);
+    wmma::load_matrix_sync(right, b, 16);
+    wmma::mma_sync(sums, left, right, sums);
+    wmma::mma_sync(sums, left, right, sums);
+    wmma::store_matrix_sync(out, sums, 16, wmma::mem_row_major);
+    wmma::store_matrix_sync(out + 4 * 256, sums, 16, wmma::mem_col_major);
+}
+
+__global__ void all_products(const __nv_bfloat16 *a, const __nv_bfloat16 *b, float *out)
+{
+    products<wmma::row_major, wmma::row_major>(a, b, out);
+    products<wmma::col_major, wmma::row_major>(a, b, out + 256);
+    products<wmma::row_major, wmma::col_major>(a, b, out + 2 * 256);
+    products<wmma::col_major, wmma::col_major>(a, b, out + 3 * 256);
+}
+
+extern "C" void subject_products(const void *a, const void *b, float *out,
+                                 cudaStream_t stream)
+{
+    SLM_LAUNCH(all_products, 1, 32, stream, (const __nv_bfloat16 *)a,
+               (const __nv_bfloat16 *)b, out);
+}
+
 __global__ void nothing(int)
 {
 }

@@ -35,6 +35,12 @@ void subject_tickets(int blocks, int *counter, int *out, cudaStream_t stream);
 void subject_shared(int n, int *out, cudaStream_t stream);
 cudaError_t subject_allow_shared(size_t bytes);
 
+/* By one warp on tensor cores: out [8, 16, 16] = 2 a b, made as a b + a b, for a and b
+ * [16, 16] in bf16. Of the product's number bit 0 says that a lies by columns, bit 1
+ * that b does, bit 2 that out does. */
+enum { PRODUCTS = 8 };
+void subject_products(const void *a, const void *b, float *out, cudaStream_t stream);
+
 /* A block of that many threads, which does nothing. */
 void subject_threads(unsigned threads, cudaStream_t stream);
 

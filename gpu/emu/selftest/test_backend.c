@@ -257,6 +257,41 @@ static void a_row_has_the_same_bits_in_any_batch(void **state)
     free(bias);
 }
 
+/* What supports() says of a layer whose other sizes are 1; "" is yes. */
+static void ask(slm_op op, slm_expert_kind expert, size_t n_shared, size_t d_shared,
+                char *reason, size_t size)
+{
+    slm_config config;
+
+    assert_true(slm_config_profile("paper", &config));
+    config.d_model = config.d_latent = config.d_expert = 1;
+    config.n_experts = config.top_k = 1;
+    config.expert = expert;
+    config.n_shared = n_shared;
+    config.d_shared = d_shared;
+    reason[0] = '\0';
+    if (slm_gpu_backend()->supports(&config, op, 1, reason, size)) reason[0] = '\0';
+}
+
+static void shared_experts_are_as_wide_as_an_int_holds(void **state)
+{
+    enum { HALF = 1 << 15, MOST = (1 << 30) - 1 };
+    const char *refused = "2^30 or more columns of shared experts";
+    char reason[160];
+
+    (void)state;
+    ask(SLM_OP_layer_forward, SLM_EXPERT_SITU, HALF, HALF, reason, sizeof reason);
+    assert_string_equal(reason, refused);
+    ask(SLM_OP_layer_backward, SLM_EXPERT_SITU, MOST, MOST, reason, sizeof reason);
+    assert_string_equal(reason, refused);
+    ask(SLM_OP_layer_forward, SLM_EXPERT_SITU, 1, MOST, reason, sizeof reason);
+    assert_null(strstr(reason, "shared")); /* whatever it says of memory */
+    ask(SLM_OP_layer_forward, SLM_EXPERT_LINEAR, HALF, HALF, reason, sizeof reason);
+    assert_string_equal(reason, "");
+    ask(SLM_OP_dense_ffn, SLM_EXPERT_SITU, HALF, HALF, reason, sizeof reason);
+    assert_string_equal(reason, "");
+}
+
 #ifdef EMU_WATCHED
 static void each_score_is_read_once(void **state)
 {
@@ -286,6 +321,7 @@ int main(void)
         cmocka_unit_test(a_captured_call_repeats_on_new_inputs_and_refuses_in_silence),
         cmocka_unit_test(both_ways_to_choose_agree),
         cmocka_unit_test(a_row_has_the_same_bits_in_any_batch),
+        cmocka_unit_test(shared_experts_are_as_wide_as_an_int_holds),
 #ifdef EMU_WATCHED
         cmocka_unit_test(each_score_is_read_once),
 #endif

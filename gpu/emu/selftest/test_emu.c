@@ -5,7 +5,6 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
-#include <cublas_v2.h>
 #include <pthread.h>
 #include <string.h>
 #include "../control.h"
@@ -270,160 +269,6 @@ static void an_unjoined_capture_is_refused(void **state)
     cudaStreamDestroy(two);
 }
 
-/* Small integers, so that sums are exact in binary32 and in bf16 factors. */
-static uint16_t half_of(float value)
-{
-    uint32_t word;
-
-    memcpy(&word, &value, sizeof word);
-    return (uint16_t)(word >> 16);
-}
-
-static void fill(float *value, size_t n, int seed)
-{
-    for (size_t i = 0; i < n; i++)
-        value[i] = (float)((int)(i * 7 + (size_t)seed) % 9 - 4);
-}
-
-static void a_product_agrees_with_a_loop(void **state)
-{
-    enum { M = 5, K = 7, LEADING = 8, COLUMNS = 8, SIZE = LEADING * COLUMNS };
-    const float two = 2.0f, three = 3.0f;
-    float a[SIZE], b[SIZE], c[SIZE], got[SIZE];
-    cublasHandle_t handle;
-
-    (void)state;
-    fill(a, SIZE, 1);
-    fill(b, SIZE, 5);
-    fill(c, SIZE, 3);
-
-    float *da = upload(a, sizeof a), *db = upload(b, sizeof b);
-
-    assert_int_equal(cublasCreate(&handle), CUBLAS_STATUS_SUCCESS);
-    for (int which = 0; which < 4; which++) {
-        const int ta = which & 1, tb = which >> 1;
-        float *dc = upload(c, sizeof c);
-
-        assert_int_equal(cublasSgemm(handle, ta ? CUBLAS_OP_T : CUBLAS_OP_N,
-                                     tb ? CUBLAS_OP_T : CUBLAS_OP_N, M, 6, K, &two, da,
-                                     LEADING, db, LEADING, &three, dc, LEADING),
-                         CUBLAS_STATUS_SUCCESS);
-        download(got, dc, sizeof got);
-        for (int j = 0; j < COLUMNS; j++)
-            for (int i = 0; i < LEADING; i++) {
-                float want = c[j * LEADING + i];
-
-                if (i < M && j < 6) want *= three;
-                for (int q = 0; q < K && i < M && j < 6; q++)
-                    want += two * (ta ? a[i * LEADING + q] : a[q * LEADING + i]) *
-                            (tb ? b[q * LEADING + j] : b[j * LEADING + q]);
-                assert_true(got[j * LEADING + i] == want);
-            }
-        cudaFree(dc);
-    }
-    assert_int_equal(cublasSgemm(handle, CUBLAS_OP_N, CUBLAS_OP_N, M, 6, K, &two, da,
-                                 M - 1, db, LEADING, &three, da, LEADING),
-                     CUBLAS_STATUS_INVALID_VALUE);
-    cublasDestroy(handle);
-    cudaFree(da);
-    cudaFree(db);
-}
-
-static void a_batch_of_bf16_products_leaves_nan_in_c_unread(void **state)
-{
-    enum { D = 4, BATCH = 3, SIZE = D * D * BATCH };
-    const float one = 1.0f, zero = 0.0f;
-    float a[SIZE], b[SIZE], got[SIZE];
-    uint16_t a16[SIZE], b16[SIZE];
-    cublasHandle_t handle;
-
-    (void)state;
-    fill(a, SIZE, 2);
-    fill(b, SIZE, 6);
-    for (int i = 0; i < SIZE; i++) {
-        a16[i] = half_of(a[i]);
-        b16[i] = half_of(b[i]);
-    }
-
-    void *da = upload(a16, sizeof a16), *db = upload(b16, sizeof b16);
-    void *dc = device(sizeof got);
-
-    cublasCreate(&handle);
-    assert_int_equal(
-        cublasGemmStridedBatchedEx(handle, CUBLAS_OP_N, CUBLAS_OP_N, D, D, D, &one, da,
-                                   CUDA_R_16BF, D, D * D, db, CUDA_R_16BF, D, D * D,
-                                   &zero, dc, CUDA_R_32F, D, D * D, BATCH,
-                                   CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
-        CUBLAS_STATUS_SUCCESS);
-    download(got, dc, sizeof got);
-    for (int p = 0; p < BATCH; p++)
-        for (int j = 0; j < D; j++)
-            for (int i = 0; i < D; i++) {
-                const float *x = a + p * D * D, *y = b + p * D * D;
-                float want = 0.0f;
-
-                for (int q = 0; q < D; q++) want += x[q * D + i] * y[j * D + q];
-                assert_true(got[p * D * D + j * D + i] == want);
-            }
-    cublasDestroy(handle);
-    cudaFree(da);
-    cudaFree(db);
-    cudaFree(dc);
-}
-
-/* Rows of 1, 0 and 3 tokens with their own factors; the arrays of pointers are device
- * memory. */
-static void a_grouped_product_takes_ragged_and_empty_groups(void **state)
-{
-    enum { G = 3, D = 4, ROWS = 4 };
-    const int n[G] = {1, 0, 3}, d[G] = {D, D, D}, each[G] = {1, 1, 1};
-    const cublasOperation_t plain[G] = {CUBLAS_OP_N, CUBLAS_OP_N, CUBLAS_OP_N};
-    const float one[G] = {1.0f, 1.0f, 1.0f}, zero[G] = {0.0f, 0.0f, 0.0f};
-    float w[G * D * D], x[ROWS * D], got[ROWS * D];
-    const void *a[G], *b[G];
-    void *c[G];
-    cublasHandle_t handle;
-
-    (void)state;
-    fill(w, G * D * D, 2);
-    fill(x, ROWS * D, 6);
-
-    float *dw = upload(w, sizeof w), *dx = upload(x, sizeof x);
-    float *dy = device(sizeof got);
-
-    for (int g = 0, row = 0; g < G; row += n[g++]) {
-        a[g] = dw + g * D * D;
-        b[g] = dx + row * D;
-        c[g] = dy + row * D;
-    }
-
-    void *da = upload(a, sizeof a), *db = upload(b, sizeof b),
-         *dc = upload(c, sizeof c);
-
-    cublasCreate(&handle);
-    assert_int_equal(cublasGemmGroupedBatchedEx(
-                         handle, plain, plain, d, n, d, one, (const void *const *)da,
-                         CUDA_R_32F, d, (const void *const *)db, CUDA_R_32F, d, zero,
-                         (void *const *)dc, CUDA_R_32F, d, G, each, CUBLAS_COMPUTE_32F),
-                     CUBLAS_STATUS_SUCCESS);
-    download(got, dy, sizeof got);
-    for (int row = 0; row < ROWS; row++)
-        for (int i = 0; i < D; i++) {
-            const float *of = w + (row ? 2 : 0) * D * D;
-            float want = 0.0f;
-
-            for (int q = 0; q < D; q++) want += of[q * D + i] * x[row * D + q];
-            assert_true(got[row * D + i] == want);
-        }
-    cublasDestroy(handle);
-    cudaFree(da);
-    cudaFree(db);
-    cudaFree(dc);
-    cudaFree(dw);
-    cudaFree(dx);
-    cudaFree(dy);
-}
-
 static void *add_a_hundred_times(void *result)
 {
     int zero[N] = {0}, got[N], *at = upload(zero, sizeof zero);
@@ -481,9 +326,6 @@ int main(void)
         cmocka_unit_test(blocks_of_two_streams_take_turns),
         cmocka_unit_test(a_graph_repeats_what_was_captured),
         cmocka_unit_test(an_unjoined_capture_is_refused),
-        cmocka_unit_test(a_product_agrees_with_a_loop),
-        cmocka_unit_test(a_batch_of_bf16_products_leaves_nan_in_c_unread),
-        cmocka_unit_test(a_grouped_product_takes_ragged_and_empty_groups),
         cmocka_unit_test(two_host_threads_may_work_at_once),
         cmocka_unit_test(it_says_that_it_is_no_gpu),
     };

@@ -8,6 +8,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include "../../gpu.h"
 #include "../../kernels.h"
 #include "../control.h"
 #include "on_device.h"
@@ -188,6 +189,175 @@ static void too_many_experts_are_refused(void **state)
                      SLM_ERR_UNSUPPORTED);
 }
 
+/* alpha - s, exact: hi + lo. */
+typedef struct exact {
+    double hi;
+    double lo;
+} exact;
+
+static exact minus(float alpha, float score)
+{
+    const double a = (double)alpha, b = -(double)score, sum = a + b, part = sum - a;
+    const exact r = {sum, (a - (sum - part)) + (b - part)};
+
+    return r;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    const exact *x = (const exact *)a, *y = (const exact *)b;
+
+    if (x->hi != y->hi) return x->hi < y->hi ? -1 : 1;
+    return x->lo < y->lo ? -1 : x->lo > y->lo;
+}
+
+/* The row that gpu/qb_sieve.cu samples of each `stride`. */
+static size_t sampled_row(size_t i, size_t stride)
+{
+    return i * stride + (size_t)((uint32_t)i * 2654435761u >> 16) % stride;
+}
+
+/* What the scores are like. TINY: r that binary64 holds in two parts only; MISLED: the
+ * rows of the sample are unlike the others. */
+enum kind { SPREAD, FEW, TINY, MISLED, KINDS };
+
+static float made(enum kind kind, size_t t, size_t e, int sampled, uint32_t *state)
+{
+    const float any = ldexpf((float)draw(state), -24);
+
+    if (kind == FEW) return floorf(any * 16.0f) / 16.0f;
+    if (kind == TINY) return e == 0 ? ldexpf(any, -70) : floorf(any * 32.0f) / 32.0f;
+    if (kind == MISLED) return sampled ? any / 4.0f : 0.5f + any / 2.0f;
+    return e % 3 == t % 3 ? any : any * any;
+}
+
+static void make_batch(enum kind kind, size_t rows, size_t n, float *score,
+                       int32_t *mask)
+{
+    uint32_t state = (uint32_t)(rows + n + (size_t)kind);
+    int *sampled = calloc(rows, sizeof *sampled);
+
+    for (size_t i = 0; i < rows / 8; i++) sampled[sampled_row(i, 8)] = 1;
+    for (size_t t = 0; t < rows; t++) {
+        mask[t] = draw(&state) % 5 != 0;
+        for (size_t e = 0; e < n; e++)
+            score[t * n + e] = made(kind, t, e, e % 2 && sampled[t], &state);
+    }
+    free(sampled);
+}
+
+static int upwards(const void *a, const void *b)
+{
+    const float x = *(const float *)a, y = *(const float *)b;
+
+    return x < y ? -1 : x > y;
+}
+
+/* candidate[n] of rows that the mask counts, bias 0. */
+static void solve(size_t rows, size_t n, size_t k, const float *score,
+                  const int32_t *mask, double *candidate)
+{
+    float *row = malloc(n * sizeof *row);
+    exact *r = malloc(rows * n * sizeof *r);
+    size_t m = 0;
+
+    for (size_t t = 0; t < rows; t++) {
+        if (!mask[t]) continue;
+        memcpy(row, score + t * n, n * sizeof *row);
+        qsort(row, n, sizeof *row, upwards);
+        for (size_t e = 0; e < n; e++)
+            r[e * rows + m] = minus(row[n - 1 - k], score[t * n + e]);
+        m++;
+    }
+    for (size_t e = 0; e < n; e++) {
+        qsort(r + e * rows, m, sizeof *r, by_value);
+        candidate[e] = r[e * rows + (k * (m - 1) + n - 1) / n].hi;
+    }
+    free(row);
+    free(r);
+}
+
+static slm_tensor of_device(void *data, slm_dtype dtype, uint32_t rank, size_t rows,
+                            size_t cols)
+{
+    const size_t shape[] = {rows, cols};
+    slm_tensor tensor = slm_tensor_packed(data, dtype, rank, shape);
+
+    tensor.space = SLM_DEVICE;
+    return tensor;
+}
+
+static void give_batch(slm_qb_exact_args *args, size_t rows, size_t n,
+                       const float *score, const int32_t *mask)
+{
+    float *bias = calloc(n, sizeof *bias);
+
+    memset(args, 0, sizeof *args);
+    args->call.struct_size = sizeof *args;
+    args->call.n_tokens = rows;
+    args->score = of_device(upload(score, rows * n * 4), SLM_F32, 2, rows, n);
+    args->bias = of_device(upload(bias, n * 4), SLM_F32, 1, n, 1);
+    args->mask = of_device(upload(mask, rows * 4), SLM_I32, 1, rows, 1);
+    args->new_bias = of_device(device(n * 4), SLM_F32, 1, n, 1);
+    args->candidate = of_device(device(n * 8), SLM_F64, 1, n, 1);
+    free(bias);
+}
+
+static void drop_batch(const slm_qb_exact_args *args)
+{
+    cudaFree(args->score.data);
+    cudaFree(args->bias.data);
+    cudaFree(args->mask.data);
+    cudaFree(args->new_bias.data);
+    cudaFree(args->candidate.data);
+    cudaFree(args->call.workspace);
+}
+
+/* One call a seed, each with the bits of the loop. */
+static void check_quantile(enum kind kind, size_t rows, size_t n, size_t k)
+{
+    const slm_backend *gpu = slm_gpu_backend();
+    float *score = malloc(rows * n * sizeof *score);
+    int32_t *mask = malloc(rows * sizeof *mask);
+    double *want = malloc(n * sizeof *want), *got = malloc(n * sizeof *got);
+    slm_qb_exact_args args;
+    slm_config config;
+    slm_handle *handle;
+
+    make_batch(kind, rows, n, score, mask);
+    solve(rows, n, k, score, mask, want);
+    assert_true(slm_config_profile("paper", &config));
+    config.n_experts = n;
+    config.top_k = k;
+    config.balance = SLM_BALANCE_RELAXED;
+    assert_int_equal(gpu->open(&config, &handle, NULL), SLM_OK);
+    give_batch(&args, rows, n, score, mask);
+    args.call.workspace_size = gpu->workspace(handle, SLM_OP_qb_exact, &args.call);
+    args.call.workspace = device(args.call.workspace_size);
+    for (unsigned seed = 0; seed < SEEDS; seed++) {
+        slm_emu_seed(seed);
+        assert_int_equal(gpu->ops->qb_exact(handle, &args, NULL), SLM_OK);
+        cudaMemcpy(got, args.candidate.data, n * sizeof *got, cudaMemcpyDeviceToHost);
+        assert_memory_equal(got, want, n * sizeof *got);
+    }
+    drop_batch(&args);
+    gpu->close(handle);
+    free(score);
+    free(mask);
+    free(want);
+    free(got);
+}
+
+static void quantiles_have_the_bits_of_a_loop(void **state)
+{
+    (void)state;
+    for (int kind = 0; kind < KINDS; kind++) {
+        check_quantile((enum kind)kind, 1023, 9, 2); /* a pass for each digit */
+        check_quantile((enum kind)kind, 1024, 9, 2); /* one pass              */
+    }
+    check_quantile(SPREAD, 2100, 70, 5);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -198,6 +368,7 @@ int main(void)
 #endif
         cmocka_unit_test(grouping_agrees_with_a_loop),
         cmocka_unit_test(too_many_experts_are_refused),
+        cmocka_unit_test(quantiles_have_the_bits_of_a_loop),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL) != 0;
