@@ -150,30 +150,6 @@ void bench_case_free(bench_case *made)
     memset(made, 0, sizeof *made);
 }
 
-void bench_fill(const vec_tensor *tensor, slm_dtype dtype, size_t first, size_t n,
-                void *out)
-{
-    enum { PIECE = 1024 };
-    float wide[PIECE];
-    uint16_t *narrow = out;
-
-    if (dtype != SLM_BF16) {
-        vec_values_range(tensor, first, n, out);
-        return;
-    }
-    for (size_t at = 0; at < n; at += PIECE) {
-        const size_t piece = n - at < PIECE ? n - at : PIECE;
-
-        vec_values_range(tensor, first + at, piece, wide);
-        for (size_t i = 0; i < piece; i++) {
-            uint32_t bits;
-
-            memcpy(&bits, &wide[i], 4);
-            narrow[at + i] = (uint16_t)(bits >> 16);
-        }
-    }
-}
-
 size_t bench_count_experts(const int32_t *ids, size_t n, unsigned char *seen,
                            size_t n_experts)
 {

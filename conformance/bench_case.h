@@ -25,10 +25,6 @@ void bench_case_free(bench_case *made);
 /* Whether a tensor is one of the layer's weights. */
 int bench_is_weight(const vec_tensor *tensor);
 
-/* Elements first .. first + n - 1 of an input as a call wants them. */
-void bench_fill(const vec_tensor *tensor, slm_dtype dtype, size_t first, size_t n,
-                void *out);
-
 /* Different values among the ids [n]. `seen` [n_experts] gains a 1 for each. */
 size_t bench_count_experts(const int32_t *ids, size_t n, unsigned char *seen,
                            size_t n_experts);

@@ -219,13 +219,28 @@ double bench_peak(const bench_roof *roof, slm_dtype dtype)
     return at_least(roof->fma, at_least(roof->dot, roof->amx));
 }
 
+static double moving(const bench_roof *roof, const bench_cost *cost)
+{
+    const double bandwidth = bench_bandwidth(roof, cost->working_set);
+
+    return bandwidth > 0 ? bench_bytes(cost) / bandwidth : 0;
+}
+
+static double computing(const bench_roof *roof, const bench_cost *cost, slm_dtype dtype)
+{
+    const double peak = bench_peak(roof, dtype);
+
+    return peak > 0 ? cost->flops / peak : 0;
+}
+
 double bench_roof_seconds(const bench_roof *roof, const bench_cost *cost,
                           slm_dtype dtype)
 {
-    const double bandwidth = bench_bandwidth(roof, cost->working_set);
-    const double peak = bench_peak(roof, dtype);
-    const double moving = bandwidth > 0 ? bench_bytes(cost) / bandwidth : 0;
-    const double computing = peak > 0 ? cost->flops / peak : 0;
+    if (roof->emulated) return 0;
+    return at_least(moving(roof, cost), computing(roof, cost, dtype));
+}
 
-    return at_least(moving, computing);
+int bench_is_moving(const bench_roof *roof, const bench_cost *cost, slm_dtype dtype)
+{
+    return moving(roof, cost) > computing(roof, cost, dtype);
 }

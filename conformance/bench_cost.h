@@ -41,13 +41,17 @@ int bench_is_by_row(slm_op op);
 
 enum { BENCH_SIZES = 20 };
 
-/* What the machine does at best with that many threads, measured. */
+/* What the CPUs with that many threads, or a device, do at best, measured. */
 typedef struct bench_roof {
     size_t threads;
-    char kernel[16];               /* "avx512", "avx2", "plain"              */
+    char device[64];               /* its name; "" of the CPUs               */
+    int emulated;                  /* a device that is none: nothing is said */
+    char missing[160];             /* why there is nothing; ""               */
+    char kernel[16];               /* "avx512", "avx2", "plain"; "cublas"    */
     double fma;                    /* FLOP/s in binary32                     */
     double dot;                    /* of bf16 products, 0: not there         */
     double amx;                    /* the same on tiles, 0: not there        */
+    double copy;                   /* bytes/s, read and written; 0: unknown  */
     size_t n_sizes;                /* ascending                              */
     double size[BENCH_SIZES];      /* bytes read in turn by all threads      */
     double bandwidth[BENCH_SIZES]; /* bytes/s                                */
@@ -60,8 +64,11 @@ double bench_bandwidth(const bench_roof *roof, double working_set);
 /* FLOP/s for factors of that type. */
 double bench_peak(const bench_roof *roof, slm_dtype dtype);
 
-/* Seconds below which the call cannot be. */
+/* Seconds below which the call cannot be; 0 when the roof does not say. */
 double bench_roof_seconds(const bench_roof *roof, const bench_cost *cost,
                           slm_dtype dtype);
+
+/* Which of the two it is: 1 when moving the bytes takes longer than the arithmetic. */
+int bench_is_moving(const bench_roof *roof, const bench_cost *cost, slm_dtype dtype);
 
 #endif

@@ -59,10 +59,8 @@ static const char *size_text(char *out, size_t size, double bytes)
     return out;
 }
 
-void bench_table_roof(FILE *out, const bench_roof *roof)
+static void print_rates_of_cpus(FILE *out, const bench_roof *roof)
 {
-    char text[32];
-
     fprintf(
         out, "roof with %zu thread%s (%s): binary32 FMA %.0f GFLOP/s; bf16 products ",
         roof->threads, roof->threads == 1 ? "" : "s", roof->kernel, roof->fma / 1e9);
@@ -74,6 +72,28 @@ void bench_table_roof(FILE *out, const bench_roof *roof)
         fprintf(out, "%.0f\n", roof->amx / 1e9);
     else
         fputs("not available\n", out);
+}
+
+static void print_rates_of_device(FILE *out, const bench_roof *roof)
+{
+    fprintf(out, "roof of %s (%s)", roof->device, roof->kernel);
+    if (roof->emulated) fputs(", which says nothing, so there is no share", out);
+    fprintf(out, ": binary32 %.0f GFLOP/s, bf16 %.0f; copy %.3g GB/s\n",
+            roof->fma / 1e9, roof->dot / 1e9, roof->copy / 1e9);
+}
+
+void bench_table_roof(FILE *out, const bench_roof *roof)
+{
+    char text[32];
+
+    if (roof->missing[0]) {
+        fprintf(out, "roof of the device: not known: %s\n", roof->missing);
+        return;
+    }
+    if (roof->device[0])
+        print_rates_of_device(out, roof);
+    else
+        print_rates_of_cpus(out, roof);
     fputs("  read, GB/s:", out);
     for (size_t i = 0; i < roof->n_sizes; i++)
         if (i % 2 == 0 || i + 1 == roof->n_sizes)
@@ -119,6 +139,41 @@ void bench_table_row(FILE *out, const bench_row *row)
     fputc('\n', out);
 }
 
+/* Seconds of a call on the average over all batches, as those of phases are. */
+static double mean(const bench_row *row)
+{
+    double sum = 0;
+
+    for (size_t i = 0; i < row->n; i++) sum += row->batch[i].seconds;
+    return row->n ? sum / (double)row->n : 0;
+}
+
+static void print_phase(FILE *out, const char *name, double seconds, double all,
+                        double roof)
+{
+    char text[24];
+
+    fprintf(out, "    %-34.48s %9s %4.0f %%", name,
+            duration(text, sizeof text, seconds), 100 * seconds / all);
+    if (roof > 0 && seconds > 0)
+        fprintf(out, "   %3.0f %% of its roof", 100 * roof / seconds);
+    fputc('\n', out);
+}
+
+void bench_table_phases(FILE *out, const bench_row *row)
+{
+    const double all = mean(row);
+    double known = 0;
+
+    if (row->n_phases == 0 || all <= 0) return;
+    for (size_t i = 0; i < row->n_phases; i++) {
+        print_phase(out, row->phase[i].name, row->phase[i].seconds, all,
+                    row->phase_roof[i]);
+        known += row->phase[i].seconds;
+    }
+    print_phase(out, "before and after", all > known ? all - known : 0, all, 0);
+}
+
 /* ---- JSON lines ---- */
 
 static void put(FILE *out, json_t *object)
@@ -138,14 +193,22 @@ void bench_json_head(FILE *out, const bench_origin *origin)
 
 void bench_json_roof(FILE *out, const bench_roof *roof)
 {
-    json_t *reading = json_array();
+    json_t *reading = json_array(), *line;
 
     for (size_t i = 0; i < roof->n_sizes; i++)
         json_array_append_new(reading,
                               json_pack("[f, f]", roof->size[i], roof->bandwidth[i]));
-    put(out, json_pack("{s:s, s:I, s:s, s:f, s:f, s:f, s:o}", "kind", "roof", "threads",
-                       (json_int_t)roof->threads, "kernel", roof->kernel, "fma",
-                       roof->fma, "dot", roof->dot, "amx", roof->amx, "read", reading));
+    line = json_pack("{s:s, s:s, s:I, s:s, s:f, s:f, s:f, s:o}", "kind", "roof",
+                     "device", roof->device[0] ? roof->device : "cpu", "threads",
+                     (json_int_t)roof->threads, "kernel", roof->kernel, "fma",
+                     roof->fma, "dot", roof->dot, "amx", roof->amx, "read", reading);
+    if (roof->device[0])
+        json_object_update_new(line, json_pack("{s:b, s:f}", "emulated", roof->emulated,
+                                               "copy", roof->copy));
+    if (roof->missing[0])
+        json_object_update_new(
+            line, json_pack("{s:s, s:s}", "device", "", "missing", roof->missing));
+    put(out, line);
 }
 
 static json_t *batches(const bench_row *row, int quiet)
@@ -155,6 +218,19 @@ static json_t *batches(const bench_row *row, int quiet)
     for (size_t i = 0; i < row->n; i++)
         if (row->batch[i].quiet == quiet)
             json_array_append_new(array, json_real(row->batch[i].seconds));
+    return array;
+}
+
+static json_t *phases(const bench_row *row)
+{
+    json_t *array = json_array();
+
+    for (size_t i = 0; i < row->n_phases; i++)
+        json_array_append_new(
+            array,
+            json_pack("{s:s, s:f, s:f, s:f, s:f}", "name", row->phase[i].name,
+                      "seconds", row->phase[i].seconds, "flops", row->phase[i].flops,
+                      "bytes", row->phase[i].bytes, "roof", row->phase_roof[i]));
     return array;
 }
 
@@ -181,6 +257,10 @@ void bench_json_row(FILE *out, const bench_row *row, const char *versus)
                   row->roof, "disturbed", row->disturbed, "quartiles", row->time[0],
                   row->time[1], row->time[2], "quiet", batches(row, 1), "loud",
                   batches(row, 0)));
+    if (row->roof > 0)
+        json_object_set_new(object, "bound",
+                            json_string(row->moving ? "bytes" : "flops"));
+    if (row->n_phases) json_object_set_new(object, "phases", phases(row));
     if (row->ratio > 0) {
         json_object_set_new(object, "versus", json_string(versus));
         json_object_set_new(object, "ratio", json_real(row->ratio));

@@ -5,6 +5,8 @@
 
 #include "bench_cost.h"
 
+#include <slm/phases.h>
+
 #include <stdio.h>
 
 enum { BENCH_SAMPLES = 64, BENCH_NAME = 128 };
@@ -27,9 +29,13 @@ typedef struct bench_row {
     double cores; /* CPUs that were busy for it, on the average            */
     bench_cost cost;
     double roof; /* seconds; 0: not known                                   */
+    int moving;  /* of moving bytes, not of arithmetic                      */
     size_t n;
     bench_batch batch[BENCH_SAMPLES];
     char skipped[256]; /* why it was not timed, or ""                       */
+    size_t n_phases;   /* 0: no account was asked for, or none is kept      */
+    slm_phase phase[SLM_MAX_PHASES];   /* of a call, the mean over all           */
+    double phase_roof[SLM_MAX_PHASES]; /* seconds below which it cannot be; 0: none */
 
     /* By bench_settle(). */
     size_t n_quiet;
@@ -59,6 +65,7 @@ typedef struct bench_origin {
 void bench_table_roof(FILE *out, const bench_roof *roof);
 void bench_table_head(FILE *out, const char *versus);
 void bench_table_row(FILE *out, const bench_row *row);
+void bench_table_phases(FILE *out, const bench_row *row);
 
 void bench_json_head(FILE *out, const bench_origin *origin);
 void bench_json_roof(FILE *out, const bench_roof *roof);

@@ -42,6 +42,18 @@ int bench_is_quiet(double busy, double own, double wall, size_t threads, double 
     return busy - own <= BENCH_QUIET * wall * (double)threads + 1.5 / ticks;
 }
 
+int bench_has_idle_cpu(double busy, double wall, size_t cpus)
+{
+    return busy <= (cpus > 1 ? (double)cpus - 1 : 1) * wall;
+}
+
+size_t bench_cpus(void)
+{
+    const long cpus = sysconf(_SC_NPROCESSORS_ONLN);
+
+    return cpus > 0 ? (size_t)cpus : 1;
+}
+
 double bench_ticks(void)
 {
     const long ticks = sysconf(_SC_CLK_TCK);

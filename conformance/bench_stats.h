@@ -20,8 +20,13 @@ double bench_busy(const char *stat, double ticks);
  * processes that belong to the bench. One and a half ticks are not seen. */
 int bench_is_quiet(double busy, double own, double wall, size_t threads, double ticks);
 
+/* The same of a batch on a device, whose host needs a CPU now and then: one of all `cpus`
+ * was idle. `busy` includes what the bench itself took. */
+int bench_has_idle_cpu(double busy, double wall, size_t cpus);
+
 /* The same of this machine, now; negative where there is no /proc/stat. */
 double bench_busy_now(void);
 double bench_ticks(void);
+size_t bench_cpus(void);
 
 #endif

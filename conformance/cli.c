@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* conformance/cli.c - options, selection of cases, progress. */
 #include "cli.h"
+#include "builtins.h"
 
 #include <fnmatch.h>
 #include <getopt.h>
@@ -17,6 +18,14 @@ int exit_worse(int a, int b)
     for (size_t i = 0; i < sizeof order / sizeof *order; i++)
         if (a == order[i] || b == order[i]) return order[i];
     return EXIT_CONFORMS;
+}
+
+int exit_unopened(const char *name, const char *why)
+{
+    char begin[TESTEE_WHY];
+
+    snprintf(begin, sizeof begin, "%s: left out: " BUILTINS_NO_DEVICE, name);
+    return strncmp(why, begin, strlen(begin)) == 0 ? EXIT_NO_DEVICE : EXIT_BACKEND;
 }
 
 static const struct option long_options[] = {

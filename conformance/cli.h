@@ -26,6 +26,10 @@ enum {
 /* The more urgent of two exit codes. */
 int exit_worse(int a, int b);
 
+/* The exit code for a backend that testee_open() did not open, by its message: where a
+ * built-in one has no device, or not the software that comes with one, it is another. */
+int exit_unopened(const char *name, const char *why);
+
 enum { CLI_MAX = 32 };
 
 typedef struct cli_list {

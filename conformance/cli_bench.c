@@ -24,6 +24,7 @@ static const struct option long_options[] = {{"backend", required_argument, NULL
                                              {"shapes", required_argument, NULL, 'F'},
                                              {"seconds", required_argument, NULL, 'S'},
                                              {"timeout", required_argument, NULL, 'W'},
+                                             {"phases", no_argument, NULL, 'p'},
                                              {NULL, 0, NULL, 0}};
 
 static int append(cli_list *list, const char *item)
@@ -93,6 +94,9 @@ static int take(int letter, bench_options *options)
         return 1;
     case 'F':
         options->file = optarg;
+        return 1;
+    case 'p':
+        options->phases = 1;
         return 1;
     case 'S':
         return parse_seconds(optarg, "seconds", &options->seconds);

@@ -34,10 +34,15 @@ void rig_stop(bench_rig *rig); /* accepts NULL */
 /* What a backend calls itself if it is a command, else the name that it was given. */
 const char *rig_name(const bench_rig *rig, size_t subject);
 
+/* Whether it works on a device: its table has device memory, or its command says so in a
+ * note that begins with "device: ". */
+int rig_on_device(const bench_rig *rig, size_t subject);
+
 /* The following return 0 and fill `why` when the process crashed, hung or refused. */
 
-int rig_roof(bench_rig *rig, size_t threads, double largest, bench_roof *out,
-             char *why);
+/* Measure the roof of the CPUs with so many threads, or of the device. */
+int rig_roof(bench_rig *rig, size_t threads, int device, double largest,
+             bench_roof *out, char *why);
 
 /* Make the tensors; what was open is closed. */
 int rig_prepare(bench_rig *rig, const rig_work *work, char *why);
@@ -49,6 +54,11 @@ int rig_open(bench_rig *rig, size_t subject, bench_rotation *rotation, char *why
  * that were busy for it. */
 int rig_batch(bench_rig *rig, size_t subject, size_t calls, size_t threads,
               double *seconds, int *quiet, double *cores, char *why);
+
+/* The account of its calls since it was asked for last: list of `most`, *n of them. *n is
+ * 0 where it keeps none. */
+int rig_phases(bench_rig *rig, size_t subject, slm_phase *list, size_t most, size_t *n,
+               char *why);
 
 /* ---- cli_bench.c: what was asked for ---- */
 
@@ -77,6 +87,7 @@ typedef struct bench_options {
     bench_numbers top_k;
     bench_numbers threads;
     const char *versus;
+    int phases;       /* print where each backend's calls spend their time */
     const char *file; /* of shapes */
     double seconds;   /* that a row may take */
     testee_options testee;
@@ -103,7 +114,9 @@ typedef struct bench_run {
     size_t n_items;
     bench_item items[BENCH_ITEMS];
     bench_rig *rig;
-    bench_roof roof;
+    size_t threads;
+    bench_roof cpus;   /* of those roofs only the ones are measured that a row */
+    bench_roof device; /* is held against                                      */
     size_t n_rows;
     bench_row *rows; /* [BENCH_ROWS] */
 } bench_run;

@@ -37,7 +37,7 @@ static int judge_backend(bench_run *run, size_t index)
 
     if (!testee) {
         fprintf(stderr, "slmoe: %s\n", why);
-        return EXIT_BACKEND;
+        return exit_unopened(name, why);
     }
     for (size_t i = 0; i < run->n_items && code == EXIT_CONFORMS; i++) {
         bench_item *item = &run->items[i];
@@ -114,7 +114,7 @@ static bench_row *new_row(bench_run *run, const bench_item *item, size_t index)
     row->op = slm_op_describe(item->op)->name;
     row->config = item->config;
     row->n_tokens = item->n_tokens;
-    row->threads = run->roof.threads;
+    row->threads = run->threads;
     row->judged = item->sample.judged;
     row->layers = work_of(run, item).layers;
     snprintf(row->backend, sizeof row->backend, "%s", rig_name(run->rig, index));
@@ -129,8 +129,8 @@ static int count_calls(bench_run *run, size_t index, size_t *calls, char *why)
     int quiet;
 
     for (*calls = 1;; *calls *= 4) {
-        if (!rig_batch(run->rig, index, *calls, run->roof.threads, &seconds, &quiet,
-                       &cores, why))
+        if (!rig_batch(run->rig, index, *calls, run->threads, &seconds, &quiet, &cores,
+                       why))
             return 0;
         if (seconds > BATCH / 8 || *calls >= 1 << 20) break;
     }
@@ -149,13 +149,15 @@ static int open_one(bench_run *run, const bench_item *item, contest *on, size_t 
                     char *why)
 {
     bench_row *row = on->row[index];
+    const bench_roof *roof = rig_on_device(run->rig, index) ? &run->device : &run->cpus;
     bench_rotation rotation;
 
     if (!rig_open(run->rig, index, &rotation, why) ||
         !count_calls(run, index, &on->calls[index], why))
         return 0;
     row->cost = bench_cost_of(item->op, &item->config, item->n_tokens, &rotation);
-    row->roof = bench_roof_seconds(&run->roof, &row->cost, item->config.dtype);
+    row->roof = bench_roof_seconds(roof, &row->cost, item->config.dtype);
+    row->moving = bench_is_moving(roof, &row->cost, item->config.dtype);
     return 1;
 }
 
@@ -181,11 +183,51 @@ static int play_round(bench_run *run, contest *on, size_t round, char *why)
         int quiet;
 
         if (!row) continue;
-        if (!rig_batch(run->rig, index, on->calls[index], run->roof.threads, &seconds,
+        if (!rig_batch(run->rig, index, on->calls[index], run->threads, &seconds,
                        &quiet, &cores, why))
             return 0;
         row->batch[row->n++] = (bench_batch){seconds / (double)on->calls[index], quiet};
         row->cores += (cores - row->cores) / (double)row->n;
+    }
+    return 1;
+}
+
+/* Forget what the calls so far spent: those that warm up and count. */
+static int forget(bench_run *run, const contest *on, char *why)
+{
+    slm_phase list[SLM_MAX_PHASES];
+    size_t n;
+
+    for (size_t i = 0; run->options->phases && i < run->n_backends; i++)
+        if (on->row[i] && !rig_phases(run->rig, i, list, SLM_MAX_PHASES, &n, why))
+            return 0;
+    return 1;
+}
+
+/* What a call of each row spent where, on the average over all its batches. */
+static int take_accounts(bench_run *run, const contest *on, char *why)
+{
+    for (size_t i = 0; run->options->phases && i < run->n_backends; i++) {
+        bench_row *row = on->row[i];
+        const bench_roof *roof = rig_on_device(run->rig, i) ? &run->device : &run->cpus;
+        const double calls = row ? (double)(row->n * on->calls[i]) : 0;
+
+        if (!row || calls == 0) continue;
+        if (!rig_phases(run->rig, i, row->phase, SLM_MAX_PHASES, &row->n_phases, why))
+            return 0;
+        for (size_t j = 0; j < row->n_phases; j++) {
+            slm_phase *phase = &row->phase[j];
+
+            phase->seconds /= calls;
+            phase->flops /= calls;
+            phase->bytes /= calls;
+            row->phase_roof[j] =
+                bench_roof_seconds(roof,
+                                   &(bench_cost){.flops = phase->flops,
+                                                 .weights = phase->bytes,
+                                                 .working_set = row->cost.working_set},
+                                   row->config.dtype);
+        }
     }
     return 1;
 }
@@ -225,19 +267,41 @@ static int time_item(bench_run *run, const bench_item *item, char *why)
         n++;
         if (!open_one(run, item, &on, i, why)) return EXIT_FAILS;
     }
+    if (!forget(run, &on, why)) return EXIT_FAILS;
     end = stopwatch_now() + run->options->seconds * (double)n;
     for (size_t round = 0; n && round < BENCH_SAMPLES; round++) {
         if (round && (is_enough(run, &on) || stopwatch_now() > end)) break;
         if (!play_round(run, &on, round, why)) return EXIT_FAILS;
     }
+    if (!take_accounts(run, &on, why)) return EXIT_FAILS;
     settle(run, &on);
     for (size_t i = first; i < run->n_rows; i++) {
         if (run->to.table) bench_table_row(run->to.table, &run->rows[i]);
+        if (run->to.table) bench_table_phases(run->to.table, &run->rows[i]);
         if (run->to.jsonl)
             bench_json_row(run->to.jsonl, &run->rows[i], versus_name(run));
     }
     if (run->to.table) fflush(run->to.table);
+    if (run->to.jsonl) fflush(run->to.jsonl);
     return EXIT_CONFORMS;
+}
+
+/* Measure and print what the rows are held against. */
+static int find_roofs(bench_run *run, char *why)
+{
+    bench_roof *const roofs[] = {&run->cpus, &run->device};
+    int wanted[2] = {0, 0};
+
+    for (size_t i = 0; i < run->n_backends; i++) wanted[rig_on_device(run->rig, i)] = 1;
+    for (int device = 0; device < 2; device++) {
+        if (!wanted[device]) continue;
+        if (!rig_roof(run->rig, run->threads, device, largest_set(run), roofs[device],
+                      why))
+            return 0;
+        if (run->to.table) bench_table_roof(run->to.table, roofs[device]);
+        if (run->to.jsonl) bench_json_roof(run->to.jsonl, roofs[device]);
+    }
+    return 1;
 }
 
 int bench_time_all(bench_run *run, size_t threads)
@@ -245,6 +309,7 @@ int bench_time_all(bench_run *run, size_t threads)
     char number[24], why[TESTEE_WHY];
     int code;
 
+    run->threads = threads;
     snprintf(number, sizeof number, "%zu", threads);
     setenv("OMP_NUM_THREADS", number, 1);
     code = judge_all(run);
@@ -254,17 +319,11 @@ int bench_time_all(bench_run *run, size_t threads)
         fprintf(stderr, "slmoe: %s\n", why);
         return EXIT_BACKEND;
     }
-    if (rig_roof(run->rig, threads, largest_set(run), &run->roof, why)) {
-        if (run->to.table) {
-            bench_table_roof(run->to.table, &run->roof);
-            bench_table_head(run->to.table, versus_name(run));
-        }
-        if (run->to.jsonl) bench_json_roof(run->to.jsonl, &run->roof);
-        for (size_t i = 0; i < run->n_items && code == EXIT_CONFORMS; i++)
-            code = time_item(run, &run->items[i], why);
-    } else {
-        code = EXIT_HARNESS;
-    }
+    if (!find_roofs(run, why)) code = EXIT_HARNESS;
+    if (run->to.table && code == EXIT_CONFORMS)
+        bench_table_head(run->to.table, versus_name(run));
+    for (size_t i = 0; i < run->n_items && code == EXIT_CONFORMS; i++)
+        code = time_item(run, &run->items[i], why);
     if (code != EXIT_CONFORMS) fprintf(stderr, "slmoe bench: %s\n", why);
     rig_stop(run->rig);
     run->rig = NULL;

@@ -140,19 +140,6 @@ static int run_cases(session *run, const char *name, slm_testee *testee)
     return 0;
 }
 
-/* Whether a built-in backend has no device to run on. */
-static int lacks_device(const char *name)
-{
-    builtin list[BUILTINS_MAX];
-    const size_t n = builtins_list(list);
-
-    for (size_t i = 0; i < n; i++)
-        if (strcmp(list[i].name, name) == 0)
-            return strncmp(list[i].missing, BUILTINS_NO_DEVICE,
-                           strlen(BUILTINS_NO_DEVICE)) == 0;
-    return 0;
-}
-
 /* Exit code for one backend. */
 static int judge_backend(session *run, const char *name)
 {
@@ -164,7 +151,7 @@ static int judge_backend(session *run, const char *name)
 
     if (!testee) {
         fprintf(stderr, "slmoe: %s\n", why);
-        return lacks_device(name) ? EXIT_NO_DEVICE : EXIT_BACKEND;
+        return exit_unopened(name, why);
     }
     if (testee_describe(testee)->note[0])
         fprintf(stderr, "slmoe: %s: %s\n", name, testee_describe(testee)->note);

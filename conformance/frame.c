@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* conformance/frame.c - one call: a case's tensors laid out in guarded memory. */
 #include "frame.h"
+#include "vector_fill.h"
 
 #include <ref.h>
 
@@ -18,38 +19,13 @@ static int is_output(const slm_field *field)
            field->role == SLM_ROLE_INOUT;
 }
 
-static void give(call_frame *frame, const vec_case *test, frame_buffer *buffer)
+/* Elements first .. first + n - 1 of an input where they belong in the buffer. */
+static void give(const vec_tensor *source, frame_buffer *buffer, size_t first, size_t n)
 {
-    const vec_tensor *source = vec_find(test->in, test->n_in, buffer->field->name);
     const slm_dtype dtype = buffer->tensor.dtype;
 
-    if (!source) return;
-    if (dtype == SLM_BF16) {
-        float *wide = malloc(source->count * sizeof *wide + 1);
-        uint16_t *narrow = buffer->tensor.data;
-
-        if (!wide) abort();
-        vec_values(source, wide);
-        for (size_t i = 0; i < source->count; i++) {
-            uint32_t bits;
-
-            memcpy(&bits, &wide[i], 4);
-            narrow[i] = (uint16_t)(bits >> 16);
-        }
-        free(wide);
-    } else {
-        vec_values(source, buffer->tensor.data);
-    }
-    (void)frame;
-}
-
-/* Make one expert's slice of a large recipe. */
-static void give_slice(const vec_tensor *source, frame_buffer *buffer, size_t expert)
-{
-    const size_t slice = source->count / source->shape[0];
-    float *data = (float *)buffer->tensor.data + expert * slice;
-
-    vec_values_range(source, expert * slice, slice, data);
+    vec_fill(source, dtype, first, n,
+             (char *)buffer->tensor.data + first * slm_dtype_size(dtype));
 }
 
 static int is_sparse(const vec_tensor *source)
@@ -185,6 +161,9 @@ static int map_arena(call_frame *frame, const frame_options *options)
     return 1;
 }
 
+/* Tokens that choose MANY times as many experts as there are leave hardly one out. */
+enum { MANY = 8 };
+
 /* Which experts the case's tokens choose, by ref: 1 in chosen[e]. */
 static int find_chosen(const call_frame *frame, unsigned char *chosen)
 {
@@ -214,6 +193,8 @@ static int find_chosen(const call_frame *frame, unsigned char *chosen)
 
 static int give_sparse(call_frame *frame, const vec_case *test)
 {
+    const size_t n = frame->config.n_experts;
+    const int many = frame->call->n_tokens * frame->config.top_k / MANY >= n;
     unsigned char *chosen = NULL;
     int ok = 1;
 
@@ -221,14 +202,17 @@ static int give_sparse(call_frame *frame, const vec_case *test)
         frame_buffer *buffer = &frame->buffers[i];
         const vec_tensor *source =
             buffer->field ? vec_find(test->in, test->n_in, buffer->field->name) : NULL;
+        size_t slice;
 
         if (!is_sparse(source)) continue;
         if (!chosen) {
-            chosen = calloc(frame->config.n_experts, 1);
-            ok = chosen && find_chosen(frame, chosen);
+            chosen = malloc(n + 1);
+            if (chosen) memset(chosen, many, n);
+            ok = chosen && (many || find_chosen(frame, chosen));
         }
+        slice = source->count / source->shape[0];
         for (size_t e = 0; ok && e < source->shape[0]; e++)
-            if (chosen[e]) give_slice(source, buffer, e);
+            if (chosen[e]) give(source, buffer, e * slice, slice);
     }
     free(chosen);
     return ok;
@@ -275,10 +259,11 @@ int frame_build_as(call_frame *frame, const vec_case *test,
     if (!map_arena(frame, options)) goto fail;
     for (size_t i = 0; i < frame->n_buffers; i++) {
         frame_buffer *buffer = &frame->buffers[i];
+        const vec_tensor *source;
 
         if (!buffer->field) continue;
-        if (!is_sparse(vec_find(test->in, test->n_in, buffer->field->name)))
-            give(frame, test, buffer);
+        source = vec_find(test->in, test->n_in, buffer->field->name);
+        if (source && !is_sparse(source)) give(source, buffer, 0, source->count);
         *slot(frame, buffer->field) = buffer->tensor;
     }
     if (!give_sparse(frame, test)) goto fail;

@@ -6,8 +6,8 @@
  * alone; no other program need know them. */
 #include "host_bench.h"
 #include "bench_case.h"
-#include "bench_roof.h"
 #include "host_bench_data.h"
+#include "host_bench_roof.h"
 #include "plugin.h"
 #include "protocol.h"
 
@@ -211,28 +211,30 @@ static json_t *load(bench_host *host, const json_t *message)
 
     if (!name || host->n_slots == SLOTS) return refuse("load: not understood");
     if (!plugin_open(&host->slots[host->n_slots].plugin, name, why)) return refuse(why);
-    return json_pack("{s:s, s:I}", "type", "loaded", "slot",
-                     (json_int_t)host->n_slots++);
+    host->n_slots++;
+    return json_pack("{s:s, s:b, s:I}", "type", "loaded", "device",
+                     device_is_wanted(&host->slots[host->n_slots - 1].plugin.table),
+                     "slot", (json_int_t)host->n_slots - 1);
 }
 
-static json_t *roof(const json_t *message)
+/* The device that backends were loaded for: the first one's. */
+static const slm_plugin *device_of(const bench_host *host)
 {
-    json_t *sizes = json_array(), *bandwidth = json_array();
-    bench_roof measured;
+    for (size_t i = 0; i < host->n_slots; i++)
+        if (device_is_wanted(&host->slots[i].plugin.table))
+            return &host->slots[i].plugin;
+    return NULL;
+}
 
-    if (!bench_roof_measure(&measured, size_of(message, "threads"),
-                            json_number_value(json_object_get(message, "largest")))) {
-        json_decref(sizes);
-        json_decref(bandwidth);
-        return refuse("roof: out of memory, or too many threads");
-    }
-    for (size_t i = 0; i < measured.n_sizes; i++) {
-        json_array_append_new(sizes, json_real(measured.size[i]));
-        json_array_append_new(bandwidth, json_real(measured.bandwidth[i]));
-    }
-    return json_pack("{s:s, s:s, s:f, s:f, s:f, s:o, s:o}", "type", "roof", "kernel",
-                     measured.kernel, "fma", measured.fma, "dot", measured.dot, "amx",
-                     measured.amx, "sizes", sizes, "bandwidth", bandwidth);
+static json_t *roof(const bench_host *host, const json_t *message)
+{
+    const double largest = json_number_value(json_object_get(message, "largest"));
+    const slm_plugin *device = device_of(host);
+
+    if (!json_is_true(json_object_get(message, "device")))
+        return host_roof_of_cpus(size_of(message, "threads"), largest);
+    return device ? host_roof_of_device(device->emulated != NULL, largest)
+                  : refuse("roof: no backend has a device");
 }
 
 static json_t *work(bench_host *host, const json_t *message)
@@ -285,16 +287,50 @@ static json_t *batch(bench_host *host, const json_t *message)
     return json_pack("{s:s, s:f}", "type", "batch", "seconds", stopwatch_now() - start);
 }
 
+static json_t *phase_of(const slm_phase *from)
+{
+    return json_pack("{s:o, s:f, s:f, s:f}", "name",
+                     protocol_text(from->name, sizeof from->name), "seconds",
+                     from->seconds, "flops", from->flops, "bytes", from->bytes);
+}
+
+/* The account of all calls since it was asked for last: an empty list where the backend
+ * keeps none. Sets of weights have a handle each. */
+static json_t *phases(bench_host *host, const json_t *message)
+{
+    bench_slot *slot = slot_of(host, message);
+    slm_phase sum[SLM_MAX_PHASES] = {0}, own[SLM_MAX_PHASES];
+    json_t *list = json_array();
+    size_t n = 0;
+
+    if (!slot || !slot->args) return refuse("phases: nothing is open");
+    for (size_t layer = 0; slot->plugin.phases && layer < host->data.layers; layer++) {
+        const size_t got =
+            slot->plugin.phases(slot->sessions[layer].handle, own, SLM_MAX_PHASES);
+
+        for (size_t i = 0; i < got && i < SLM_MAX_PHASES; i++) {
+            memcpy(sum[i].name, own[i].name, sizeof sum[i].name);
+            sum[i].seconds += own[i].seconds;
+            sum[i].flops += own[i].flops;
+            sum[i].bytes += own[i].bytes;
+        }
+        if (got > n) n = got < SLM_MAX_PHASES ? got : SLM_MAX_PHASES;
+    }
+    for (size_t i = 0; i < n; i++) json_array_append_new(list, phase_of(&sum[i]));
+    return json_pack("{s:s, s:o}", "type", "phases", "list", list);
+}
+
 static json_t *answer(bench_host *host, const json_t *message)
 {
     const char *type = json_string_value(json_object_get(message, "type"));
 
     if (!type) return refuse("a message without type");
     if (strcmp(type, "load") == 0) return load(host, message);
-    if (strcmp(type, "roof") == 0) return roof(message);
+    if (strcmp(type, "roof") == 0) return roof(host, message);
     if (strcmp(type, "work") == 0) return work(host, message);
     if (strcmp(type, "open") == 0) return open_slot(host, message);
     if (strcmp(type, "batch") == 0) return batch(host, message);
+    if (strcmp(type, "phases") == 0) return phases(host, message);
     return refuse("a message of unknown type");
 }
 

@@ -2,6 +2,7 @@
 /* conformance/host_bench_data.c - the tensors of timed calls. */
 #include "host_bench_data.h"
 #include "bench_case.h"
+#include "vector_fill.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -29,7 +30,7 @@ static int give(bench_data *data, const vec_tensor *tensor, void *to)
     void *memory = acquire(data, tensor->count * slm_dtype_size(dtype));
 
     if (!memory) return 0;
-    bench_fill(tensor, dtype, 0, tensor->count, memory);
+    vec_fill(tensor, dtype, 0, tensor->count, memory);
     *(slm_tensor *)(void *)((char *)to + tensor->field->offset) =
         slm_tensor_packed(memory, dtype, tensor->rank, tensor->shape);
     return 1;

@@ -26,9 +26,10 @@ typedef struct verb {
 static const verb verbs[] = {
     {"run", cli_run, "judge a backend on the golden vectors",
      "usage: slmoe run [-b BACKEND]... [options]\n"
-     "  -b, --backend B    ref, cpu, cpu-blas, or the path of a plug-in "
-     "(./libmine.so);\n"
-     "                     without it every built-in backend is judged\n" SELECTION
+     "  -b, --backend B    ref, cpu, cpu-blas, gpu, gpu-emu, the path of a plug-in "
+     "(./libmine.so),\n"
+     "                     or cmd:COMMAND; without it every built-in backend is "
+     "judged\n" SELECTION
      "  --format F[=FILE]  human (the default), jsonl, junit, tap, tap13; repeatable\n"
      "  -j, --jobs N       N processes at once (1)\n"
      "  --shard I/N        every Nth case, from the Ith on\n"
@@ -96,7 +97,9 @@ static const verb verbs[] = {
      "  what the machine can do (the roof) and alternates batches of all backends.\n"
      "  -b, --backend B    as in run; may be repeated (cpu)\n"
      "  --vs B             time this one, too, and print how many times as long it "
-     "takes\n"
+     "takes;\n"
+     "                     gpu-loop is gpu with a loop of cuBLAS's products over "
+     "the experts\n"
      "  --shape S          a shape of vectors/perf/shapes.yaml; may be repeated "
      "(mini)\n"
      "  --op OP            an operation; may be repeated (layer_forward)\n"
@@ -105,13 +108,14 @@ static const verb verbs[] = {
      "  --experts LIST     numbers of experts instead of the shape's\n"
      "  --top-k LIST       numbers of chosen ones instead of the shape's\n"
      "  --threads LIST     OMP_NUM_THREADS of each table (all CPUs)\n"
+     "  --phases           also where a call spends its time (cpu)\n"
      "  --seconds S        that a row may take when the machine is not quiet (6)\n"
      "  --format F[=FILE]  table (the default), jsonl, svg; repeatable\n"
      "  --shapes FILE      read shapes from there\n"
      "  --timeout S        seconds that a batch may take (600)\n"
      "exit: 0 timed, 1 a backend is wrong, 2 usage, 3 harness error, 4 backend not "
      "loadable,\n"
-     "      5 nothing timed, 6 bad shapes\n"},
+     "      5 nothing timed, 6 bad shapes, 77 no device\n"},
     {"new", cli_new, "start a backend: a plug-in project that builds and is judged",
      "usage: slmoe new backend DIR\n"
      "  Writes backend.c, CMakeLists.txt and README.md into DIR, which is made or is "

@@ -6,7 +6,7 @@
 #ifndef SLM_PLUGIN_H
 #define SLM_PLUGIN_H
 
-#include <slm/backend.h>
+#include <slm/phases.h>
 
 #include "plugin_device.h"
 
@@ -16,6 +16,7 @@ typedef struct slm_plugin {
     slm_ops ops;
     slm_arithmetic arithmetic;
     const char *emulated; /* what stands in for its hardware, or NULL                */
+    slm_phase_getter *phases; /* NULL: it keeps no account                           */
 } slm_plugin;
 
 enum { PLUGIN_WHY = 512 };

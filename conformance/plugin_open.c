@@ -44,6 +44,7 @@ static int open_library(slm_plugin *plugin, const char *path, char *why)
 
     *(void **)&emulated = dlsym(plugin->library, "slm_backend_emulated");
     if (emulated) plugin->emulated = emulated();
+    *(void **)&plugin->phases = dlsym(plugin->library, SLM_PHASES_SYMBOL);
     fesetenv(&environment);
     if (!table) {
         snprintf(why, PLUGIN_WHY, "%s: declines ABI %d", path, SLM_ABI_MAJOR);
@@ -64,6 +65,7 @@ int plugin_open(slm_plugin *plugin, const char *name, char *why)
     const slm_backend *table = registry_find(name);
     const char *missing = table ? NULL : registry_missing(name);
 
+    plugin->phases = registry_phases(name);
     if (table) return plugin_adopt(plugin, table, name, why);
     if (missing) {
         snprintf(why, PLUGIN_WHY, "%s: left out: %s", name, missing);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* conformance/registry.c - the only place that knows the built-in backends. */
 #include "registry.h"
+#include "builtins.h"
 #include "mutants/mutants.h"
 
 #include <dlfcn.h>
@@ -11,6 +12,20 @@
 #include <cpu.h>
 #include <ref.h>
 
+#ifndef SLM_WITH_GPU
+#define NO_GPU "nvcc was not found when slmoe was built"
+#else
+#define NO_GPU NULL
+#endif
+#ifndef SLM_WITH_GPU_EMU
+#define NO_GPU_EMU                                                                     \
+    "CUDA's headers, OpenBLAS or an x86-64 were not found when slmoe was built"
+#else
+#define NO_GPU_EMU NULL
+#endif
+
+/* Those at the end, from PEERS on, are there to be compared with: they are known by name,
+ * and left out where every backend is meant. */
 static const struct {
     const char *name;
     const slm_backend *(*table)(void);
@@ -24,20 +39,13 @@ static const struct {
 #else
     {"cpu-blas", NULL, NULL, "OpenBLAS was not found when slmoe was built"},
 #endif
-#ifdef SLM_WITH_GPU
-    {"gpu", NULL, "libslm-gpu.so", NULL},
-#else
-    {"gpu", NULL, NULL, "nvcc was not found when slmoe was built"},
-#endif
-#ifdef SLM_WITH_GPU_EMU
-    {"gpu-emu", NULL, "libslm-gpu-emu.so", NULL},
-#else
-    {"gpu-emu", NULL, NULL,
-     "CUDA's headers, OpenBLAS or an x86-64 were not found when slmoe was built"},
-#endif
+    {"gpu", NULL, "libslm-gpu.so", NO_GPU},
+    {"gpu-emu", NULL, "libslm-gpu-emu.so", NO_GPU_EMU},
+    {"gpu-loop", NULL, "libslm-gpu-loop.so", NO_GPU},
+    {"gpu-loop-emu", NULL, "libslm-gpu-loop-emu.so", NO_GPU_EMU},
 };
 
-enum { N_BACKENDS = sizeof backends / sizeof *backends };
+enum { N_BACKENDS = sizeof backends / sizeof *backends, PEERS = N_BACKENDS - 2 };
 
 const slm_backend *registry_find(const char *name)
 {
@@ -49,9 +57,14 @@ const slm_backend *registry_find(const char *name)
     return NULL;
 }
 
+slm_phase_getter *registry_phases(const char *name)
+{
+    return strcmp(name, "cpu") == 0 ? slm_cpu_phases : NULL;
+}
+
 const char *registry_name(size_t index)
 {
-    return index < N_BACKENDS ? backends[index].name : NULL;
+    return index < PEERS ? backends[index].name : NULL;
 }
 
 /* Beside this program, or where an installed one has its libraries. */
@@ -75,16 +88,30 @@ static const char *find_library(const char *file)
 const char *registry_library(const char *name)
 {
     for (size_t i = 0; i < N_BACKENDS; i++)
-        if (backends[i].library && strcmp(backends[i].name, name) == 0)
-            return find_library(backends[i].library);
+        if (strcmp(backends[i].name, name) == 0)
+            return backends[i].library && !backends[i].missing
+                       ? find_library(backends[i].library)
+                       : NULL;
     return NULL;
+}
+
+const char *registry_roof(int emulated)
+{
+    return find_library(emulated ? "libslm-gpu-roof-emu.so" : "libslm-gpu-roof.so");
+}
+
+/* Software that comes with a device and is not here: the loader names it. */
+static int is_of_device(const char *why)
+{
+    return strstr(why, "libcublas") || strstr(why, "libcudart") ||
+           strstr(why, "libcuda.so");
 }
 
 /* What a library says of this machine: it is loaded for the question, and stays. */
 static const char *ask_library(const char *file)
 {
     static char why[160];
-    const char *path = find_library(file);
+    const char *path = find_library(file), *failed;
     void *library = path ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
     const char *(*missing)(void) = NULL;
 
@@ -94,7 +121,9 @@ static const char *ask_library(const char *file)
     }
     if (library) *(void **)&missing = dlsym(library, "slm_gpu_missing");
     if (missing) return missing();
-    snprintf(why, sizeof why, "%.150s", dlerror());
+    failed = dlerror();
+    snprintf(why, sizeof why, "%s%.120s",
+             !library && is_of_device(failed) ? BUILTINS_NO_DEVICE ": " : "", failed);
     return why;
 }
 
@@ -102,8 +131,9 @@ const char *registry_missing(const char *name)
 {
     for (size_t i = 0; i < N_BACKENDS; i++) {
         if (strcmp(backends[i].name, name) != 0) continue;
-        return backends[i].library ? ask_library(backends[i].library)
-                                   : backends[i].missing;
+        return backends[i].library && !backends[i].missing
+                   ? ask_library(backends[i].library)
+                   : backends[i].missing;
     }
     return NULL;
 }

@@ -15,7 +15,8 @@ says stdout 'roof with 1 thread'
 [ "$(grep -c '^tiny layer_forward' "$out/stdout")" = 4 ] || { cat "$out/stdout"; fail "four rows"; }
 grep -qE '^4 timed, [0-4] of them disturbed' "$out/stdout" || fail "the last line is the total"
 [ "$(grep -c '"kind":"row"' "$out/rows.jsonl")" = 4 ] || fail "four rows as JSON lines"
-[ "$(grep -c '"kind":"roof"' "$out/rows.jsonl")" = 1 ] || fail "one roof"
+[ "$(grep -c '"kind":"roof","device":"cpu"' "$out/rows.jsonl")" = 1 ] || fail "one roof, of the CPUs"
+grep '"kind":"row"' "$out/rows.jsonl" | grep -vqE '"bound":"(bytes|flops)"' && fail "a row that does not say what bounds it"
 grep '"kind":"row"' "$out/rows.jsonl" | grep -vq '"quartiles":\[[0-9]' && fail "a row without quartiles"
 grep -q '</svg>' "$out/share.svg" || fail "no picture"
 if command -v xmllint >/dev/null; then xmllint --noout "$out/share.svg" || fail "the picture is not XML"; fi
@@ -26,6 +27,15 @@ expect 0 "$SLMOE" bench -b cpu --shape tiny --op route --experts 8,16 --top-k 1,
 expect 0 "$SLMOE" bench -b cpu --shape tiny --dtype bf16 --tokens 3 --threads 1 --seconds 0.01
 says stdout 'tiny layer_forward bf16'
 
+# Where the time goes: what a backend accounts for is less than the whole; one that keeps no account says nothing.
+expect 0 "$SLMOE" bench -b cpu --vs variant:sequential --phases --shape tiny --tokens 5 --threads 1 --seconds 0.1 --format table \
+    --format jsonl="$out/rows.jsonl"
+says stdout '    experts  '
+says stdout '    before and after  '
+[ "$(grep -c '"phases":' "$out/rows.jsonl")" = 1 ] || fail "an account of cpu alone"
+[ "$(grep -c '    experts  ' "$out/stdout")" = 1 ] || fail "an account of cpu alone, printed"
+grep -oE '"phases":\[.*\]' "$out/rows.jsonl" | grep -oE '"seconds":[^,]*' | grep -q '"seconds":-' && fail "a part of negative time"
+
 # Who is wrong is not timed, and nobody else is.
 expect 1 "$SLMOE" bench -b cpu -b mutant:bias-leaks-into-weights --shape tiny --tokens 4 --threads 1
 says stdout 'FAIL  mutant:bias-leaks-into-weights  tiny layer_forward T = 4  R3  stage weight'
@@ -33,7 +43,7 @@ says stdout 'nothing is timed'
 grep -q 'roof with' "$out/stdout" && fail "it was timed all the same"
 
 # What it does not offer is left out; when that is all, nothing was timed.
-expect 5 "$SLMOE" bench -b cpu --shape tiny --op layer_backward --dtype bf16 --tokens 4 --threads 1
+expect 5 env SLM_CPU_LEVEL=none "$SLMOE" bench -b cpu --shape tiny --op layer_backward --dtype bf16 --tokens 4 --threads 1
 says stdout 'not timed: '
 says stderr 'nothing was timed'
 expect 4 "$SLMOE" bench -b cpy --shape tiny --threads 1

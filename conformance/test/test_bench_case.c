@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* conformance/test/test_bench_case.c - the arguments of a timed call, and the judged part. */
 #include "bench_case.h"
+#include "vector_fill.h"
 #include "bench_judge.h"
 
 #include <setjmp.h>
@@ -37,8 +38,8 @@ static void weights_follow_the_layer_and_inputs_the_place(void **state)
     assert_true(bench_case_make(&a, SLM_OP_layer_forward, &config, 5, 0, 0));
     assert_true(bench_case_make(&b, SLM_OP_layer_forward, &config, 5, 0, 1));
     for (size_t i = 0; i < a.test.n_in; i++) {
-        bench_fill(&a.in[i], SLM_F32, 0, 2, x);
-        bench_fill(&b.in[i], SLM_F32, 0, 2, y);
+        vec_fill(&a.in[i], SLM_F32, 0, 2, x);
+        vec_fill(&b.in[i], SLM_F32, 0, 2, y);
         assert_int_equal(memcmp(x, y, sizeof x) == 0, bench_is_weight(&a.in[i]));
     }
     bench_case_free(&b);
@@ -96,14 +97,75 @@ static void bf16_inputs_are_bf16_numbers(void **state)
         const size_t n = made.in[i].count < 40 ? made.in[i].count : 40;
 
         if (slm_field_dtype(made.in[i].field, &config) != SLM_BF16) continue;
-        bench_fill(&made.in[i], SLM_BF16, 0, n, narrow);
-        bench_fill(&made.in[i], SLM_F32, 0, n, wide);
+        vec_fill(&made.in[i], SLM_BF16, 0, n, narrow);
+        vec_fill(&made.in[i], SLM_F32, 0, n, wide);
         for (size_t j = 0; j < n; j++) {
             const uint32_t bits = (uint32_t)narrow[j] << 16;
 
             assert_memory_equal(&bits, &wide[j], 4);
         }
     }
+    bench_case_free(&made);
+}
+
+static void many_threads_make_what_one_makes(void **state)
+{
+    (void)state;
+    enum { MANY = (1 << 24) + 3, SOME = 1000 };
+    slm_config config = small();
+    bench_case made;
+    uint16_t *all = malloc(MANY * sizeof *all), some[SOME];
+
+    config.d_model = 1 << 22;
+    assert_non_null(all);
+    assert_true(bench_case_make(&made, SLM_OP_layer_forward, &config, 5, 0, 0));
+
+    const vec_tensor *x = vec_find(made.in, made.test.n_in, "x");
+
+    vec_fill(x, SLM_BF16, 1, MANY, all);
+    for (size_t at = 0; at + SOME <= MANY; at += SOME * 97) {
+        vec_fill(x, SLM_BF16, 1 + at, SOME, some);
+        assert_memory_equal(all + at, some, sizeof some);
+    }
+    vec_fill(x, SLM_BF16, 1 + MANY - SOME, SOME, some);
+    assert_memory_equal(all + MANY - SOME, some, sizeof some);
+    bench_case_free(&made);
+    free(all);
+}
+
+/* So many weights that a frame makes those of the chosen experts alone. */
+static void large_bf16_weights_lie_where_their_expert_is(void **state)
+{
+    (void)state;
+    slm_config config = small();
+    const frame_options options = {.arena_fd = -1};
+    uint16_t want[64];
+    size_t filled = 0;
+    bench_case made;
+    call_frame frame;
+    char why[256];
+
+    config.dtype = SLM_BF16;
+    config.n_experts = 4200;
+    config.top_k = 2;
+    config.d_latent = config.d_expert = 128;
+    assert_true(bench_case_make(&made, SLM_OP_layer_forward, &config, 1, 0, 0));
+    assert_true(frame_build_as(&frame, &made.test, &options, why));
+
+    const slm_tensor *w = frame_tensor(&frame, "w_gate");
+    const vec_tensor *source = vec_find(made.in, made.test.n_in, "w_gate");
+
+    assert_true(slm_tensor_count(w) > FRAME_SPARSE);
+    for (size_t e = 0; e < config.n_experts; e++) {
+        const uint16_t *slice = (const uint16_t *)w->data + e * 128 * 128;
+
+        if (slice[0] == 0 && slice[1] == 0) continue;
+        vec_fill(source, SLM_BF16, e * 128 * 128, 64, want);
+        assert_memory_equal(slice, want, sizeof want);
+        filled++;
+    }
+    assert_int_equal(filled, 2);
+    frame_free(&frame);
     bench_case_free(&made);
 }
 
@@ -218,6 +280,8 @@ int main(void)
         cmocka_unit_test(weights_follow_the_layer_and_inputs_the_place),
         cmocka_unit_test(every_operation_accepts_what_is_made),
         cmocka_unit_test(bf16_inputs_are_bf16_numbers),
+        cmocka_unit_test(many_threads_make_what_one_makes),
+        cmocka_unit_test(large_bf16_weights_lie_where_their_expert_is),
         cmocka_unit_test(different_experts_are_counted_once),
         cmocka_unit_test(a_cut_keeps_rows_of_the_whole_batch),
         cmocka_unit_test(a_sample_is_of_the_timed_batch_where_rows_stand_alone),

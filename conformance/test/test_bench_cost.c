@@ -148,6 +148,20 @@ static void the_roof_is_the_slower_of_moving_and_computing(void **state)
     same(bench_roof_seconds(&machine, &cost, SLM_F32), 40); /* 400 / 10 */
     cost.working_set = 64;
     same(bench_roof_seconds(&machine, &cost, SLM_BF16), 5); /* 400 / 80 */
+    assert_true(bench_is_moving(&machine, &cost, SLM_BF16));
+    assert_false(bench_is_moving(&machine, &cost, SLM_F32));
+}
+
+static void what_is_emulated_or_missing_is_no_roof(void **state)
+{
+    (void)state;
+    const bench_cost cost = {.flops = 1000, .weights = 300, .working_set = 64};
+    const bench_roof nothing = {.missing = "no library"};
+    bench_roof emulated = machine;
+
+    emulated.emulated = 1;
+    same(bench_roof_seconds(&emulated, &cost, SLM_F32), 0);
+    same(bench_roof_seconds(&nothing, &cost, SLM_F32), 0);
 }
 
 static void bf16_has_the_best_peak_there_is(void **state)
@@ -174,6 +188,7 @@ int main(void)
         cmocka_unit_test(what_changes_its_arguments_cannot_be_timed),
         cmocka_unit_test(the_bandwidth_is_that_of_the_largest_size_not_larger),
         cmocka_unit_test(the_roof_is_the_slower_of_moving_and_computing),
+        cmocka_unit_test(what_is_emulated_or_missing_is_no_roof),
         cmocka_unit_test(bf16_has_the_best_peak_there_is),
     };
 

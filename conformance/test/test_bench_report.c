@@ -178,6 +178,59 @@ static void the_table_shows_no_share_of_a_disturbed_row(void **state)
     free(line);
 }
 
+/* What a roof becomes; the caller's. */
+static char *roof_text(const bench_roof *roof,
+                       void (*print)(FILE *, const bench_roof *))
+{
+    char *text = NULL;
+    size_t size;
+    FILE *out = open_memstream(&text, &size);
+
+    assert_non_null(out);
+    print(out, roof);
+    fclose(out);
+    return text;
+}
+
+static void a_roof_says_of_which_device_it_is(void **state)
+{
+    (void)state;
+    bench_roof roof = {.device = "H200",
+                       .kernel = "cublas",
+                       .fma = 50e12,
+                       .dot = 780e12,
+                       .copy = 4.3e12,
+                       .n_sizes = 2,
+                       .size = {0x1p22, 0x1p32},
+                       .bandwidth = {9e12, 4.4e12}};
+    char *text = roof_text(&roof, bench_table_roof);
+
+    assert_non_null(strstr(text, "roof of H200 (cublas): binary32 50000 GFLOP/s, bf16 "
+                                 "780000; copy 4.3e+03 GB/s"));
+    assert_non_null(strstr(text, "4 GiB 4.4e+03"));
+    free(text);
+    text = roof_text(&roof, bench_json_roof);
+    assert_non_null(strstr(text, "\"device\":\"H200\""));
+    assert_non_null(strstr(text, "\"emulated\":false"));
+    free(text);
+    roof.emulated = 1;
+    text = roof_text(&roof, bench_table_roof);
+    assert_non_null(strstr(text, "says nothing"));
+    free(text);
+    roof = (bench_roof){.missing = "no library"};
+    text = roof_text(&roof, bench_table_roof);
+    assert_string_equal(text, "roof of the device: not known: no library\n");
+    free(text);
+    text = roof_text(&roof, bench_json_roof);
+    assert_non_null(strstr(text, "\"missing\":\"no library\""));
+    free(text);
+    roof.missing[0] = '\0';
+    text = roof_text(&roof, bench_json_roof);
+    assert_non_null(strstr(text, "\"device\":\"cpu\""));
+    assert_null(strstr(text, "missing"));
+    free(text);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -186,6 +239,7 @@ int main(void)
         cmocka_unit_test(names_of_strangers_stay_text),
         cmocka_unit_test(a_line_of_json_has_every_batch),
         cmocka_unit_test(the_table_shows_no_share_of_a_disturbed_row),
+        cmocka_unit_test(a_roof_says_of_which_device_it_is),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -61,6 +61,16 @@ static void others_may_take_six_percent_of_the_threads(void **state)
     assert_true(bench_is_quiet(64, 64, 1, 1, 100));
 }
 
+static void a_device_needs_one_idle_cpu(void **state)
+{
+    (void)state;
+    assert_true(bench_has_idle_cpu(1.49, 0.1, 16));
+    assert_false(bench_has_idle_cpu(1.51, 0.1, 16));
+    assert_true(bench_has_idle_cpu(0.09, 0.1, 1));
+    assert_false(bench_has_idle_cpu(0.11, 0.1, 1));
+    assert_true(bench_cpus() >= 1);
+}
+
 static void give(bench_row *row, const bench_batch *batches, size_t n)
 {
     memcpy(row->batch, batches, n * sizeof *batches);
@@ -140,6 +150,7 @@ int main(void)
         cmocka_unit_test(quartiles_between_values_are_interpolated),
         cmocka_unit_test(busy_is_all_but_idle_and_waiting),
         cmocka_unit_test(others_may_take_six_percent_of_the_threads),
+        cmocka_unit_test(a_device_needs_one_idle_cpu),
         cmocka_unit_test(only_quiet_batches_are_counted),
         cmocka_unit_test(without_a_quiet_batch_all_are_shown_and_none_is_evidence),
         cmocka_unit_test(a_ratio_is_of_pairs_that_are_quiet_both),

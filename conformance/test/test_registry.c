@@ -62,6 +62,17 @@ static void every_listed_backend_is_found_or_says_why_it_is_left_out(void **stat
     assert_null(registry_missing("nobody"));
 }
 
+static void a_peer_is_found_by_name_and_not_listed(void **state)
+{
+    (void)state;
+    for (size_t n = 0; registry_name(n); n++)
+        assert_null(strstr(registry_name(n), "-loop"));
+    assert_null(registry_find("gpu-loop"));
+    assert_true(registry_missing("gpu-loop") || registry_library("gpu-loop"));
+    assert_true(registry_missing("gpu-loop-emu") || registry_library("gpu-loop-emu"));
+    assert_null(registry_library("gpu-loop-none"));
+}
+
 static void a_built_in_opens_by_name_and_offers_what_its_table_has(void **state)
 {
     char why[PLUGIN_WHY];
@@ -178,6 +189,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_listed_backend_is_found_or_says_why_it_is_left_out),
+        cmocka_unit_test(a_peer_is_found_by_name_and_not_listed),
         cmocka_unit_test(a_built_in_opens_by_name_and_offers_what_its_table_has),
         cmocka_unit_test(an_unknown_name_is_answered_with_the_known_ones),
         cmocka_unit_test(a_library_that_is_not_there_or_is_none_is_refused),

@@ -110,6 +110,8 @@ class Backend:
 
     config: Config = Config()
     weights: Mapping[str, Array] = {}
+    #: a call may set the seconds that `slmoe bench` is told: those without copies to a device.
+    seconds: Optional[float] = None
     #: progress(done, total) may be called by a slow operation.
     progress: Callable[[int, int], None] = staticmethod(lambda done, total: None)
 
