@@ -3,8 +3,10 @@
 # The folder for a machine with a GPU: moved, in an empty environment it judges ref with nothing but
 # the C library from here; the backend gpu says what is missing; check.sh ends at once without a
 # device, and rehearsed on the emulator it tells a clean tool from one that found something, refused
-# the device, or saw nothing, and times the backend beside its peers.
+# the device, or saw nothing, and times the backend beside its peers. It builds everything once
+# more: with LONG=1 only.
 set -u
+[ -n "${LONG:-}" ] || { echo "gpu_device: skipped, takes a minute: conformance/quickstart test --long"; exit 77; }
 built=$BUILD/../..
 library=$built/libslm-gpu.so emulated=$built/libslm-gpu-emu.so
 [ -f "$library" ] && [ -f "$built/libslm-gpu-loop.so" ] && [ -f "$built/libslm-gpu-roof.so" ] || { echo "gpu_device: skipped, the backend gpu is not part of this build (nvcc)"; exit 77; }

@@ -71,6 +71,21 @@ build/slmoe gen --check --tier full || fail "gen --check"
 say "every golden value of the oracle, by the oracle"
 LONG=1 bash conformance/test/oracle.sh
 case $? in 0 | 77) ;; *) fail "oracle" ;; esac
+export SLMOE=$PWD/build/slmoe SOURCE=$PWD BUILD=$PWD/build/conformance/test
+say "the backend cpu at each level"
+for level in plain avx2 avx512 amx amx-model; do
+    LONG=1 SLM_CPU_LEVEL=$level bash conformance/test/cpu_level.bash
+    case $? in 0 | 77) ;; *) fail "cpu at level $level" ;; esac
+done
+if [ -f build/libslm-gpu-emu-race.so ]; then
+    say "the layer, every access watched"
+    SLM_CANARY=0 SLM_EMU_SEED=5 build/slmoe run -b build/libslm-gpu-emu-race.so --only 'layer/*' -j "$jobs" || fail "race build"
+    say "the folder for a machine with a GPU"
+    LONG=1 bash conformance/test/gpu_device.sh
+    case $? in 0 | 77) ;; *) fail "gpu_device" ;; esac
+fi
+say "the page of public cases"
+LONG=1 bash conformance/test/public_cases.sh || fail "public_cases"
 say "a saving process, killed 200 times"
 BUILD=build/conformance/test KILLS=200 bash conformance/test/kill_state.sh || fail "kill_state"
 say "tier full, every built-in backend"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # spec/public-cases.md is of today: every public report stands in the suite, passes on every built-in backend and its mutants die.
-# The script that says so refuses a mapping that lacks something.
+# The script that says so refuses a mapping that lacks something; all else takes a minute, with LONG=1 only.
 set -u
 cd "$SOURCE" || exit 1
 fail() { echo "public_cases: $*"; exit 1; }
@@ -22,6 +22,7 @@ refuses 's/- zero-over-zero$/- zero-over-one/' 'O02: no mutant zero-over-one'
 refuses '/^O01:/,/^O02:/{/ https:/d}' 'O01 needs a title, links, mutants'
 refuses 's|pull/12002|commit/12002|' 'O01: no link'
 
+[ -n "${LONG:-}" ] || { echo "public_cases: the mapping is whole; the page is made anew by conformance/quickstart test --long"; exit 0; }
 conformance/public_cases.sh >"$out/page" || fail "a case does not stand"
 columns() { sed -n 's/^| case |.*| how many | \(.*\) | killed by them |$/\1/p' "$1"; }
 if [ "$(columns "$out/page")" != "$(columns spec/public-cases.md)" ]; then
