@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cpu/balance.h - what the balancing operations share: arithmetic of about 106 bits, masks,
- * cutoffs and centring. In qb.c where nothing else is said. */
+/* cpu/balance.h - what the balancing operations share: arithmetic of about 106 bits,
+ * batches of rows, cutoffs and centring. In qb.c where nothing else is said. */
 #ifndef SLM_CPU_BALANCE_H
 #define SLM_CPU_BALANCE_H
 
@@ -58,19 +58,26 @@ static inline slm_cpu_pair slm_cpu_pair_over(slm_cpu_pair a, double b)
 enum { SLM_CPU_TERMS = 16 };
 int slm_cpu_sign_of_sum(const double *term, size_t n);
 
-/* Rows that the mask of a call counts, ascending, to row [T]; m, how many.        Q5 */
-size_t slm_cpu_counted(const slm_call *call, const slm_tensor *mask, size_t *row);
-
 /* Rows of scores, and what becomes of them. */
 typedef struct slm_cpu_batch {
     slm_cpu_matrix score;
-    const float *bias; /* [n]                                                        */
-    const size_t *row; /* [m] rows of `score` that are of the batch                  */
+    float *packed; /* [T, n] where the scores cannot be read in place                */
+    float *bias;   /* [n]                                                            */
+    size_t *row;   /* [m] rows of `score` that are of the batch, ascending           */
     size_t m;
     float *alpha;   /* [m] out: the (k+1)-th key of each; what is left of a row      */
-                    /* with a score that is NaN or infinite is any number        Q1 */
+                    /* with a score that is NaN or infinite is any number         Q1 */
     uint64_t *best; /* scratch: k + 1 words for each SLM_CPU_ROWS rows, rounded up   */
 } slm_cpu_batch;
+
+/* Workspace for a batch of at most `rows`. */
+void slm_cpu_take_batch(slm_cpu_arena *arena, const slm_config *config, size_t rows,
+                        slm_cpu_batch *at);
+
+/* The batch of a call: scores, bias, the rows that the mask counts. Returns whether the
+ * bias is finite.                                                                Q5 */
+int slm_cpu_read_batch(slm_cpu_batch *at, const slm_call *call, const slm_tensor *score,
+                       const slm_tensor *bias, const slm_tensor *mask);
 
 /* alpha of the rows [first, end) of the batch, of all rows; not 0 when one has a score
  * that is NaN or infinite. Scratch is that of first / SLM_CPU_ROWS: threads begin at

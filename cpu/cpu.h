@@ -5,10 +5,10 @@
 
 #include <slm/phases.h>
 
-/* `cpu`: its own kernels on packed weights, every operation, binary32 and bf16. A token's
- * bits depend on the instruction set alone. The environment variable SLM_CPU_LEVEL (plain,
- * avx2, avx512, amx; amx-model: the tiles of amx in C, for tests) forces one; open()
- * refuses a name that is none of these, or that this CPU has not. */
+/* `cpu`: its own kernels on packed weights, every operation, binary32 and bf16. A
+ * token's bits depend on the instruction set alone. The environment variable
+ * SLM_CPU_LEVEL (plain, avx2, avx512, amx; amx-model: the tiles of amx in C, for tests)
+ * forces one; open() refuses a name that is none of these, or that this CPU has not. */
 const slm_backend *slm_cpu_backend(void);
 
 /* Of a handle of `cpu`: where its layer_forward spends the time. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cpu/dispatch.c - which instruction set: the best of this CPU, or the one asked for. */
+/* cpu/dispatch.c - which instruction set: the CPU's best, or the one asked for. */
 #include <stdlib.h>
 
 #if defined(__x86_64__) && defined(__linux__)
@@ -77,7 +77,7 @@ const slm_cpu_level *slm_cpu_find_level(slm_error *error)
     const char *wanted = getenv("SLM_CPU_LEVEL");
     const slm_cpu_level *found = NULL;
 
-    /* Without a word the last is the best; the model comes before what is always there. */
+    /* Without a word the last is the best; the model comes before what always is. */
     for (size_t i = 0; i < sizeof levels / sizeof *levels; i++)
         if (levels[i] && (!wanted || strcmp(wanted, levels[i]->name) == 0) &&
             is_there(levels[i]))

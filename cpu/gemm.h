@@ -22,9 +22,9 @@ enum {
 /* A weight [cols, inner] in panels of 32 columns, the last one filled with zeros.
  *
  *   binary32  [panels][inner][32]
- *   bf16      [panels][inner / 32, up][16][32][2]: the two of a pair lie together, as AMX
- *             tiles and the kernels for few rows both read them; the last 32 of the inner
- *             index are filled with zeros, too                                        */
+ *   bf16      [panels][inner / 32, up][16][32][2]: the two of a pair lie together, as
+ *             AMX tiles and the kernels for few rows both read them; the last 32 of the
+ *             inner index are filled with zeros, too */
 typedef struct slm_cpu_panels {
     char *data; /* of part 0; NULL where there is no such weight */
     size_t at;  /* the same, bytes from the beginning of all     */
@@ -68,8 +68,8 @@ const slm_cpu_level *slm_cpu_level_avx512(void);
 const slm_cpu_level *slm_cpu_level_amx(void);
 const slm_cpu_level *slm_cpu_level_amx_model(void);
 
-/* dispatch.c: the level that SLM_CPU_LEVEL names, or the best of this CPU, which is never
- * the model; NULL, and the error says why, when it is unknown or this CPU has it not. */
+/* dispatch.c: the level that SLM_CPU_LEVEL names, or the best of this CPU, never the
+ * model; NULL, and the error says why, when it is unknown or this CPU has it not. */
 const slm_cpu_level *slm_cpu_find_level(slm_error *error);
 
 /* Weights of a handle of `cpu`: pack.c. */

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cpu/gemm_amx.h - products of bf16 by tiles: x of 16 rows by 32 of the inner index, half
- * a panel's columns by as much, sums of 16 by 16.
+/* cpu/gemm_amx.h - products of bf16 by tiles: x of 16 rows by 32 of the inner index,
+ * half a panel's columns by as much, sums of 16 by 16.
  *
- * Included once by gemm_amx.c and gemm_amx_model.c, which say in OTHER() what level does
- * all else. x is binary32, but each of its elements a bf16: it is laid into tiles here.
+ * Included once by gemm_amx.c and gemm_amx_model.c, which say in OTHER() what level
+ * does all else. x is binary32, each element of it a bf16: here it is laid into tiles.
  *
  * Method   up to 192 rows: a stretch of x's inner index becomes tiles that the second
  *          cache holds, and each panel meets all of them, 32 rows at a time. Up to 16
@@ -11,9 +11,9 @@
  *          each weight read once. Tiles for one row, too: no other instruction would
  *          give a token the same bits alone as in a batch, and memory is what it waits
  *          for.
- * Order    c = y, or 0; then for each 32 of the inner index, ascending, c plus their sum:
- *          a chain of the even ones plus a chain of the odd ones (tiles_model.h). The last
- *          32 are filled with zeros.
+ * Order    c = y, or 0; then for each 32 of the inner index, ascending, c plus their
+ *          sum: a chain of the even ones plus a chain of the odd ones (tiles_model.h).
+ *          The last 32 are filled with zeros.
  * Small    an x, a weight, a product or a sum below 2^-126 is taken for 0: the backend
  *          says so (native.c).
  * Tiles    belong to one call: configured at its beginning, released at its end. */
@@ -112,18 +112,22 @@ static void end(const area *on, float *y, size_t ld)
     slm_tiles_store(on->tiles, 3, second + HALF, ld * sizeof *y);
 }
 
+/* 16 rows by the first panel; its weights stay in 6 and 7. */
+static inline void first_sums(const area *on, size_t s)
+{
+    const char *w = on->panel + s * TILE_OF_PANEL;
+
+    slm_tiles_load(on->tiles, 4, on->x + s * LAID, LAID_ROW);
+    slm_tiles_load(on->tiles, 6, w, PAIRS);
+    slm_tiles_dot(on->tiles, 0, 4, 6);
+    slm_tiles_load(on->tiles, 7, w + PAIRS / 2, PAIRS);
+    slm_tiles_dot(on->tiles, 1, 4, 7);
+}
+
 /* Up to 16 rows of one panel. */
 static void one_by_two(const area *on)
 {
-    for (size_t s = 0; s < on->steps; s++) {
-        const char *w = on->panel + s * TILE_OF_PANEL;
-
-        slm_tiles_load(on->tiles, 4, on->x + s * LAID, LAID_ROW);
-        slm_tiles_load(on->tiles, 6, w, PAIRS);
-        slm_tiles_dot(on->tiles, 0, 4, 6);
-        slm_tiles_load(on->tiles, 7, w + PAIRS / 2, PAIRS);
-        slm_tiles_dot(on->tiles, 1, 4, 7);
-    }
+    for (size_t s = 0; s < on->steps; s++) first_sums(on, s);
 }
 
 /* What lies further on in a panel that is streamed. */
@@ -137,16 +141,11 @@ static void fetch(const char *w)
 static void one_by_four(const area *on)
 {
     for (size_t s = 0; s < on->steps; s++) {
-        const char *w = on->panel + s * TILE_OF_PANEL;
         const char *far = on->beside + s * TILE_OF_PANEL;
 
-        fetch(w);
+        fetch(on->panel + s * TILE_OF_PANEL);
         fetch(far);
-        slm_tiles_load(on->tiles, 4, on->x + s * LAID, LAID_ROW);
-        slm_tiles_load(on->tiles, 6, w, PAIRS);
-        slm_tiles_dot(on->tiles, 0, 4, 6);
-        slm_tiles_load(on->tiles, 7, w + PAIRS / 2, PAIRS);
-        slm_tiles_dot(on->tiles, 1, 4, 7);
+        first_sums(on, s);
         slm_tiles_load(on->tiles, 5, far, PAIRS);
         slm_tiles_dot(on->tiles, 2, 4, 5);
         slm_tiles_load(on->tiles, 6, far + PAIRS / 2, PAIRS);
@@ -158,13 +157,7 @@ static void one_by_four(const area *on)
 static void two_by_two(const area *on)
 {
     for (size_t s = 0; s < on->steps; s++) {
-        const char *w = on->panel + s * TILE_OF_PANEL;
-
-        slm_tiles_load(on->tiles, 4, on->x + s * LAID, LAID_ROW);
-        slm_tiles_load(on->tiles, 6, w, PAIRS);
-        slm_tiles_dot(on->tiles, 0, 4, 6);
-        slm_tiles_load(on->tiles, 7, w + PAIRS / 2, PAIRS);
-        slm_tiles_dot(on->tiles, 1, 4, 7);
+        first_sums(on, s);
         slm_tiles_load(on->tiles, 5, on->below + s * LAID, LAID_ROW);
         slm_tiles_dot(on->tiles, 2, 5, 6);
         slm_tiles_dot(on->tiles, 3, 5, 7);
@@ -183,7 +176,7 @@ static void sum(const area *on, float *y, size_t ld)
     end(on, y, ld);
 }
 
-/* Straight to y where it has all rows and columns that the tiles have, `high` by tile. */
+/* Straight to y where it has all rows and columns of the tiles, each `high` rows. */
 static void run_area(const area *on, size_t high)
 {
     enum { MOST = 2 * HIGH * 2 * HALF };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cpu/gemm_amx_model.c - the products of gemm_amx.c on any CPU: its tiles are a model, all
- * else is portable C. Slow; for tests. */
+/* cpu/gemm_amx_model.c - the products of gemm_amx.c on any CPU: its tiles are a model,
+ * all else is portable C. Slow; for tests. */
 #include "gemm.h"
 
 #define SLM_TILES_MODEL

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cpu/gemm_factors.h - the products of one instruction set whose factors are read as they
- * lie: the last part of gemm_tile.h. Weights become panels a few at a time. */
+/* cpu/gemm_factors.h - the products of one instruction set whose factors are read as
+ * they lie: the last part of gemm_tile.h. Weights become panels a few at a time. */
 
 enum { GROUP = 4 }; /* panels packed at once: rows of w are read in longer pieces */
 

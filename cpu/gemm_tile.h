@@ -6,11 +6,11 @@
  *   TILE_ROWS        most rows of a tile of two vectors, 12, 6 or 4
  *   FEW_ROWS         most rows of a tile of four vectors, 6, 3 or 2
  *   vec              a vector; vec_zero, vec_set, vec_load, vec_store, vec_fma(a, b, c)
- *   vec_even(p)      binary32 of the elements p[0], p[2], ... of bf16; vec_odd: p[1], ...
+ *   vec_even(p)      binary32 of the bf16 elements p[0], p[2], ...; vec_odd: p[1], ...
  *
  * Method   a tile keeps rows x vectors of sums in registers and walks the inner index.
- *          Many rows: SLM_CPU_DEPTH steps of a panel, which then lie in the first cache,
- *          serve all rows. Few rows: a panel is streamed once, ahead of use.
+ *          Many rows: SLM_CPU_DEPTH steps of a panel, which then lie in the first
+ *          cache, serve all rows. Few rows: a panel is streamed once, ahead of use.
  * Order    one chain a sum, ascending: gemm.h. */
 
 #define ROWS_1(X) X(0)
@@ -47,7 +47,7 @@ typedef struct rows_of {
     size_t step;
 } rows_of;
 
-/* ---- tiles of two vectors: y [rows, 2 LANES] from a panel, whose rows are 32 wide ---- */
+/* ---- tiles of two vectors: y [rows, 2 LANES] from a panel, of rows 32 wide ---- */
 
 typedef void tile(const float *x0, size_t row, size_t step, const float *w, size_t ldw,
                   size_t inner, float *y, size_t ldy, int add);

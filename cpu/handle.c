@@ -62,54 +62,53 @@ static float *copy_of(const slm_tensor *weight)
     return copy;
 }
 
-static slm_status take_weight(const slm_tensor *weight, const char *name, float **copy,
-                              slm_cpu_matrix *matrix, ptrdiff_t *step, slm_error *error)
+static slm_status take_weight(const slm_cpu_weight *at, float **copy, slm_error *error)
 {
-    size_t each;
+    const slm_tensor *weight = at->from;
 
     if (weight->rank == 0 || slm_tensor_count(weight) == 0) return SLM_OK;
-    if (refer(weight, matrix, step)) return SLM_OK;
+    if (refer(weight, at->to, at->step)) return SLM_OK;
     *copy = copy_of(weight);
     if (!*copy)
-        return slm_fail(error, SLM_ERR_MEMORY, "prepare", name, 0, "%zu elements",
+        return slm_fail(error, SLM_ERR_MEMORY, "prepare", at->name, 0, "%zu elements",
                         slm_tensor_count(weight));
-    *matrix = (slm_cpu_matrix){*copy, weight->shape[weight->rank - 1]};
-    each = slm_tensor_count(weight) / (weight->rank < 3 ? 1 : weight->shape[0]);
-    *step = (ptrdiff_t)each;
+    *at->to = (slm_cpu_matrix){*copy, weight->shape[weight->rank - 1]};
+    if (at->step) *at->step = (ptrdiff_t)(slm_tensor_count(weight) / weight->shape[0]);
     return SLM_OK;
+}
+
+void slm_cpu_list_weights(slm_handle *handle, const slm_weights *from,
+                          slm_cpu_weight list[SLM_CPU_WEIGHTS])
+{
+    slm_cpu_weights *to = &handle->weights;
+    const slm_cpu_weight all[SLM_CPU_WEIGHTS] = {
+        {"w_router", &from->w_router, &to->router, NULL, 0},
+        {"w_down", &from->w_down, &to->down, NULL, 0},
+        {"w_gate", &from->w_gate, &to->gate, &to->gate_step, 1},
+        {"w_up", &from->w_up, &to->up, &to->up_step, 1},
+        {"w_out", &from->w_out, &to->out, &to->out_step, 1},
+        {"w_expert", &from->w_expert, &to->expert, &to->expert_step, 1},
+        {"gamma", &from->gamma, &to->gamma, NULL, 0},
+        {"w_lift", &from->w_lift, &to->lift, NULL, 0},
+        {"w_shared_gate", &from->w_shared_gate, &to->shared_gate, NULL, 0},
+        {"w_shared_up", &from->w_shared_up, &to->shared_up, NULL, 0},
+        {"w_shared_out", &from->w_shared_out, &to->shared_out, NULL, 0},
+        {"w_shared", &from->w_shared, &to->shared, &to->shared_step, 0},
+    };
+
+    memcpy(list, all, sizeof all);
 }
 
 slm_status slm_cpu_refer_to_weights(slm_handle *handle, const slm_weights *weights,
                                     slm_error *error)
 {
-    slm_cpu_weights *to = &handle->weights;
-    ptrdiff_t none;
-    const struct {
-        const char *name;
-        const slm_tensor *weight;
-        slm_cpu_matrix *matrix;
-        ptrdiff_t *step;
-    } list[SLM_CPU_WEIGHTS] = {
-        {"w_router", &weights->w_router, &to->router, &none},
-        {"w_down", &weights->w_down, &to->down, &none},
-        {"w_gate", &weights->w_gate, &to->gate, &to->gate_step},
-        {"w_up", &weights->w_up, &to->up, &to->up_step},
-        {"w_out", &weights->w_out, &to->out, &to->out_step},
-        {"w_expert", &weights->w_expert, &to->expert, &to->expert_step},
-        {"gamma", &weights->gamma, &to->gamma, &none},
-        {"w_lift", &weights->w_lift, &to->lift, &none},
-        {"w_shared_gate", &weights->w_shared_gate, &to->shared_gate, &none},
-        {"w_shared_up", &weights->w_shared_up, &to->shared_up, &none},
-        {"w_shared_out", &weights->w_shared_out, &to->shared_out, &none},
-        {"w_shared", &weights->w_shared, &to->shared, &to->shared_step},
-    };
+    slm_cpu_weight list[SLM_CPU_WEIGHTS];
 
     drop_copies(handle);
-    memset(to, 0, sizeof *to);
+    memset(&handle->weights, 0, sizeof handle->weights);
+    slm_cpu_list_weights(handle, weights, list);
     for (size_t i = 0; i < SLM_CPU_WEIGHTS; i++) {
-        const slm_status status =
-            take_weight(list[i].weight, list[i].name, &handle->packed[i],
-                        list[i].matrix, list[i].step, error);
+        const slm_status status = take_weight(&list[i], &handle->packed[i], error);
 
         if (status) return status;
     }

@@ -27,7 +27,6 @@ slm_cpu_pair slm_cpu_width_of(slm_cpu_extent of)
                             (slm_cpu_pair){2.0, 0.0});
 }
 
-/* lo + position (hi - lo) / bins. */
 slm_cpu_pair slm_cpu_along(slm_cpu_extent of, slm_cpu_pair position, double bins)
 {
     const slm_cpu_pair width = slm_cpu_width_of(of);

@@ -2,13 +2,13 @@
 /* cpu/hist_count.c - Quantile Balancing by a histogram: the counts.
  *
  * Clause   Q3, Q5.  Preconditions are the contract's; none is checked here.
- * Method   most bins come from binary32 with a bound on its error, a row of some columns
- *          at a time. Where that is too close to an edge to tell: a table of edges; a
- *          guess by multiplication is moved until it fits. An edge is compared with
- *          alpha - s in binary64, and where these are too close to tell, by the sign of
- *          an exact sum: so every bin is that of exact rationals, also where min b - 1
- *          is no binary64. Many tokens are counted apart, in counters of 16 bits that
- *          the cache holds, and added when all have been.
+ * Method   most bins come from binary32 with a bound on its error, a row of some
+ *          columns at a time. Where that is too close to an edge to tell: a table of
+ *          edges; a guess by multiplication is moved until it fits. An edge is compared
+ *          with alpha - s in binary64, and where these are too close to tell, by the
+ *          sign of an exact sum: so every bin is that of exact rationals, also where
+ *          min b - 1 is no binary64. Many tokens are counted apart, in counters of 16
+ *          bits that the cache holds, and added when all have been.
  * Order    counts are integers: any split of the tokens gives the same. */
 #include "hist.h"
 #include "topk.h"
@@ -62,22 +62,17 @@ static size_t bin_of(const bins *table, float alpha, float score)
 }
 
 enum {
-    BLOCK = 1024, /* rows whose bins are found, then counted                      */
-    MOST_APART =
-        8192, /* bins: beyond, the counters of a strip would fill any cache   */
+    BLOCK = 1024,      /* rows whose bins are found, then counted           */
+    MOST_APART = 8192, /* bins: beyond, a strip's counters fill any cache   */
     MOST_COUNTED = UINT16_MAX
 };
 
 typedef struct space {
-    float *bias;       /* [n]                                                       */
-    float *score;      /* [T, n]  only when it cannot be read in place              */
-    float *alpha;      /* [T]                                                       */
-    size_t *row;       /* [T]     those that count                                  */
-    uint64_t *best;    /* [tasks, k + 1]                                            */
+    slm_cpu_batch batch;
     double *edge;      /* [B]                                                       */
     uint16_t *bin;     /* [strips, block, SLM_CPU_STRIP]                            */
     uint16_t *counter; /* [n, B]  only when tokens are counted apart                */
-    uint32_t *wide;    /* [n, B]  only when these may overflow                      */
+    uint32_t *wide;    /* [n, B]  only when these may overflow, else NULL           */
 } space;
 
 static int counts_apart(const slm_config *config, size_t rows)
@@ -90,23 +85,17 @@ static size_t lay_out(space *at, void *base, const slm_config *config, size_t ro
 {
     slm_cpu_arena arena = {base, 0};
     const size_t n = config->n_experts;
+    const int apart = counts_apart(config, rows), may_overflow = rows > MOST_COUNTED;
 
-    at->bias = slm_cpu_take_f32(&arena, 1, n);
-    at->score = slm_cpu_take_f32(&arena, rows, n);
-    at->alpha = slm_cpu_take_f32(&arena, rows, 1);
-    at->row = slm_cpu_take(&arena, rows, 1, sizeof *at->row);
-    at->best = slm_cpu_take(&arena, slm_cpu_ceil_div(rows, SLM_CPU_ROWS),
-                            config->top_k + 1, sizeof *at->best);
+    slm_cpu_take_batch(&arena, config, rows, &at->batch);
     at->edge = slm_cpu_take(&arena, config->n_bins, 1, sizeof *at->edge);
     at->bin = slm_cpu_take(&arena, slm_cpu_ceil_div(n, SLM_CPU_STRIP) * SLM_CPU_STRIP,
                            rows < BLOCK ? rows : BLOCK, sizeof *at->bin);
-    at->counter = slm_cpu_take(&arena, counts_apart(config, rows) ? n : 0,
-                               config->n_bins, sizeof *at->counter);
-    at->wide = slm_cpu_take(
-        &arena,
-        counts_apart(config, rows) && rows > MOST_COUNTED ? n * config->n_bins : 0, 1,
-        sizeof *at->wide);
-    if (rows <= MOST_COUNTED) at->wide = NULL;
+    at->counter =
+        slm_cpu_take(&arena, apart ? n : 0, config->n_bins, sizeof *at->counter);
+    at->wide = slm_cpu_take(&arena, apart && may_overflow ? n : 0, config->n_bins,
+                            sizeof *at->wide);
+    if (!may_overflow) at->wide = NULL;
     return arena.used;
 }
 
@@ -147,7 +136,7 @@ static slm_cpu_scale scale_of(const bins *table)
 /* One call. */
 typedef struct job {
     const slm_handle *handle;
-    slm_cpu_batch batch;
+    const slm_cpu_batch *batch;
     bins table;
     slm_cpu_scale scale;
     const slm_tensor *hist;
@@ -159,8 +148,8 @@ typedef struct job {
 static void find_bins(const job *on, size_t i, size_t row, size_t rows)
 {
     const size_t n = on->handle->config.n_experts;
-    const float *score = slm_cpu_row(on->batch.score, on->batch.row[i]);
-    const float alpha = on->batch.alpha[i];
+    const float *score = slm_cpu_row(on->batch->score, on->batch->row[i]);
+    const float alpha = on->batch->alpha[i];
     uint16_t *bin = on->at->bin + row * SLM_CPU_STRIP;
 
     for (size_t left = 0; left < n; left += SLM_CPU_PIECE) {
@@ -215,7 +204,7 @@ static int count_block(const job *on, size_t first, size_t end)
     for (size_t i = first; i < end; i += SLM_CPU_ROWS) {
         const size_t last = end - i < SLM_CPU_ROWS ? end : i + SLM_CPU_ROWS;
 
-        if (on->apart) wrong |= slm_cpu_cutoffs(on->handle, &on->batch, i, last);
+        if (on->apart) wrong |= slm_cpu_cutoffs(on->handle, on->batch, i, last);
         for (size_t t = i; t < last; t++) find_bins(on, t, t - first, rows);
     }
     if (wrong) return 1;
@@ -224,7 +213,7 @@ static int count_block(const job *on, size_t first, size_t end)
     return 0;
 }
 
-/* Make the counters 0; add them to the wide ones before, which are made 0 if `first`. */
+/* Make the counters 0, once they are added to the wide ones; if `first`, make all 0. */
 static void empty_counters(const job *on, int first)
 {
     const size_t size = on->handle->config.n_experts * on->table.count;
@@ -257,22 +246,22 @@ static void count_singly(const job *on)
 {
 #pragma omp parallel for schedule(dynamic, SLM_CPU_COLUMNS)
     for (size_t j = 0; j < on->handle->config.n_experts; j++)
-        for (size_t i = 0; i < on->batch.m; i++) {
-            const float *score = slm_cpu_row(on->batch.score, on->batch.row[i]);
+        for (size_t i = 0; i < on->batch->m; i++) {
+            const float *score = slm_cpu_row(on->batch->score, on->batch->row[i]);
 
             ++*slm_cpu_i64(on->hist, j,
-                           bin_of(&on->table, on->batch.alpha[i], score[j]));
+                           bin_of(&on->table, on->batch->alpha[i], score[j]));
         }
 }
 
 /* Not 0, and hist as it was, when a score is NaN or infinite. */
 static int count_batch(const job *on)
 {
-    const size_t m = on->batch.m;
+    const size_t m = on->batch->m;
     const int single = on->scale.doubt >= 0.25f || on->table.count > UINT16_MAX;
     size_t counted = 0;
 
-    if ((single || !on->apart) && slm_cpu_all_cutoffs(on->handle, &on->batch)) return 1;
+    if ((single || !on->apart) && slm_cpu_all_cutoffs(on->handle, on->batch)) return 1;
     if (single) {
         count_singly(on);
         return 0;
@@ -281,7 +270,7 @@ static int count_batch(const job *on)
     for (size_t first = 0; first < m; first += BLOCK) {
         const size_t end = m - first < BLOCK ? m : first + BLOCK;
 
-        if (on->apart && counted + BLOCK > MOST_COUNTED) {
+        if (on->apart && counted + (end - first) > MOST_COUNTED) {
             empty_counters(on, 0);
             counted = 0;
         }
@@ -297,24 +286,19 @@ slm_status slm_cpu_accumulate(const slm_handle *handle, const slm_cpu_counting *
 {
     const slm_config *config = &handle->config;
     const size_t rows = from->call->n_tokens;
-    int wrong = 0;
+    int wrong;
     space at;
     job on = {.handle = handle,
+              .batch = &at.batch,
               .hist = from->hist,
               .at = &at,
               .apart = counts_apart(config, rows)};
 
     lay_out(&at, from->call->workspace, config, rows);
-    slm_cpu_pack(at.bias, from->bias);
-    for (size_t j = 0; j < config->n_experts; j++) wrong |= !isfinite(at.bias[j]);
-    *m = slm_cpu_counted(from->call, from->mask, at.row);
+    wrong =
+        !slm_cpu_read_batch(&at.batch, from->call, from->score, from->bias, from->mask);
+    *m = at.batch.m;
     if (!wrong && *m) {
-        on.batch = (slm_cpu_batch){slm_cpu_read(from->score, at.score),
-                                   at.bias,
-                                   at.row,
-                                   *m,
-                                   at.alpha,
-                                   at.best};
         on.table = make_bins(from->bias, config->n_bins, at.edge);
         on.scale = scale_of(&on.table);
         wrong = count_batch(&on);

@@ -58,8 +58,7 @@ typedef enum slm_cpu_isa {
     SLM_ISA_PLAIN,  /* portable C                  */
     SLM_ISA_AVX2,   /* and FMA                     */
     SLM_ISA_AVX512, /* F, BW, DQ, VL               */
-    SLM_ISA_AMX,    /* tiles of bf16               */
-    SLM_ISA_COUNT
+    SLM_ISA_AMX     /* tiles of bf16               */
 } slm_cpu_isa;
 
 /* dispatch.c: the best of this CPU, for kernels of single elements. */
@@ -108,6 +107,15 @@ typedef struct slm_cpu_weights {
     ptrdiff_t shared_step;
 } slm_cpu_weights;
 
+/* One weight, and where a handle names its matrix. */
+typedef struct slm_cpu_weight {
+    const char *name;
+    const slm_tensor *from;
+    slm_cpu_matrix *to;
+    ptrdiff_t *step; /* of its parts; NULL where it has one */
+    int of_experts;  /* a part is one expert's              */
+} slm_cpu_weight;
+
 struct slm_handle {
     slm_config config;
     slm_cpu_gemm *gemm;
@@ -117,7 +125,7 @@ struct slm_handle {
     slm_cpu_weights weights;
     float *packed[SLM_CPU_WEIGHTS]; /* owned copies of weights that GEMM cannot read */
     struct slm_cpu_native *native;  /* of `cpu` alone: native.h                      */
-    /* Of `cpu`: a product by the packed form of w; 0 and nothing done if it has none. */
+    /* Of `cpu`: a product by the packed form of w; 0, nothing done, if it has none. */
     int (*by_panels)(const slm_handle *handle, const slm_cpu_linear *product);
     int half; /* values stored between the stages of an operation are rounded to bf16 */
 };
@@ -133,6 +141,12 @@ static inline void slm_cpu_multiply(const slm_handle *handle,
 /* handle.c: a handle of that configuration, all else zero; NULL without memory. */
 slm_handle *slm_cpu_new_handle(const slm_config *config, slm_error *error);
 void slm_cpu_close(slm_handle *handle);
+
+/* All weights, and their places in handle->weights, which stay as they are. */
+void slm_cpu_list_weights(slm_handle *handle, const slm_weights *from,
+                          slm_cpu_weight list[SLM_CPU_WEIGHTS]);
+
+/* Let handle->weights name binary32 weights; copies of those that GEMM cannot read. */
 slm_status slm_cpu_refer_to_weights(slm_handle *handle, const slm_weights *weights,
                                     slm_error *error);
 size_t slm_cpu_workspace(slm_handle *handle, slm_op op, const slm_call *call);
@@ -271,7 +285,7 @@ typedef struct slm_cpu_gradient {
 
 /* All gradients, in blocks shared among threads. Blocks of views that GEMM cannot write
  * go through `stage`, SLM_CPU_STAGES at a time, each of at most `stage_size` elements,
- * the largest block of the list.                                            ffn_backward.c */
+ * the largest block of the list.                                      ffn_backward.c */
 enum { SLM_CPU_STAGES = 8 };
 void slm_cpu_gradients(const slm_handle *handle, slm_cpu_gradient *list, size_t n,
                        float *stage, size_t stage_size);
@@ -315,8 +329,8 @@ void slm_cpu_take_choices(slm_cpu_arena *arena, size_t rows, size_t k,
                           slm_cpu_choices *at);
 
 /* Score, choose and weigh the rows [first, end). A NaN logit poisons a row: ids 0..k-1,
- * NaN weights and cutoff; poisoned [T], may be NULL, becomes 1 there, else 0. Scratch is
- * that of first / SLM_CPU_ROWS and after: threads begin at multiples.   R2, R3, R4 */
+ * NaN weights and cutoff; poisoned [T], may be NULL, becomes 1 there, else 0. Scratch
+ * is that of first / SLM_CPU_ROWS and after: threads begin at multiples.  R2, R3, R4 */
 void slm_cpu_select_rows(const slm_handle *handle, const slm_cpu_router *from,
                          size_t first, size_t end, const slm_cpu_choices *to,
                          unsigned char *poisoned);
@@ -390,7 +404,7 @@ size_t slm_cpu_shared_width(const slm_handle *handle);
 /* Tokens that the layer takes through at once, of n_tokens still to do. */
 size_t slm_cpu_panel_rows(size_t n_tokens);
 
-/* One panel of a forward pass: `args` has its rows alone; `buffers` are the caller's. */
+/* One panel of a forward pass: `args` has its rows alone, `buffers` is the caller's. */
 typedef void slm_cpu_run_panel(slm_handle *handle, const void *buffers,
                                const slm_layer_forward_args *args, size_t rows);
 
@@ -401,7 +415,7 @@ void slm_cpu_in_panels(slm_handle *handle, const slm_layer_forward_args *args,
 /* Rows first .. first + count - 1; an absent tensor stays absent. */
 slm_tensor slm_cpu_part(const slm_tensor *tensor, size_t first, size_t count);
 
-/* Rows begin .. end - 1 of `rows` [T k, width], sorted pairs, from those of their tokens. */
+/* Rows begin .. end - 1 of `rows` [T k, width], sorted pairs, from their tokens'. */
 void slm_cpu_gather(const slm_cpu_groups *groups, size_t k, size_t begin, size_t end,
                     size_t width, const float *tokens, float *rows);
 

@@ -2,12 +2,12 @@
 /* cpu/layer_backward.c - gradients of the whole layer at a given choice.
  *
  * Clause   G1-G5, R3, L1-L6.  Preconditions are the contract's; none is checked here.
- * Method   panels of SLM_CPU_PANEL tokens, like the forward's, whose values are computed
- *          anew by its own kernels. Within a panel: everything that needs x or dy alone
- *          in one pool of blocks; the pairs sorted by expert; a task for each expert's
- *          rows, forward; norm, weights and their gradients by token; the same tasks,
- *          backward; all gradients of weights in one pool, whose blocks sum over all
- *          rows of the panel. Only touched experts are read. The second panel adds.
+ * Method   panels of SLM_CPU_PANEL tokens, like the forward's, whose values are
+ *          computed anew by its own kernels. Within a panel: everything that needs x or
+ *          dy alone in one pool of blocks; the pairs sorted by expert; a task for each
+ *          expert's rows, forward; norm, weights and their gradients by token; the same
+ *          tasks, backward; all gradients of weights in one pool, whose blocks sum over
+ *          all rows of the panel. Only touched experts are read. The second panel adds.
  * Order    u and dz are summed in slot order; dx is down, router, shared gate, shared
  *          up. Tasks are cut by sizes and choices alone, so threads change no bit.
  * bf16     what is given or stored in bf16 is rounded where it is stored (widen.c), all

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cpu/layer_backward.h - the workspace of layer_backward, and what its two files share. */
+/* cpu/layer_backward.h - layer_backward: its workspace, and what its files share. */
 #ifndef SLM_CPU_LAYER_BACKWARD_H
 #define SLM_CPU_LAYER_BACKWARD_H
 

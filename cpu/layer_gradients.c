@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cpu/layer_gradients.c - layer_backward: its workspace, the gradients of weights, taps.
+/* cpu/layer_gradients.c - layer_backward: workspace, the gradients of weights, taps.
  *
  * Clause   G4, G5.  Preconditions are the contract's; none is checked here.
  * Method   one list of outer products, three an expert, then the dense ones, whose

@@ -98,7 +98,7 @@ static void close_handle(slm_handle *handle)
 {
     if (!handle) return;
     slm_cpu_free_packed(&handle->native->packed);
-    slm_cpu_free_wide(&handle->native->wide);
+    slm_cpu_free_wide(handle);
     free(handle->native);
     slm_cpu_close(handle);
 }
@@ -133,7 +133,7 @@ static slm_status open_handle(const slm_config *config, slm_handle **handle,
 static slm_status prepare(slm_handle *handle, const slm_weights *weights,
                           slm_error *error)
 {
-    slm_cpu_free_wide(&handle->native->wide);
+    slm_cpu_free_wide(handle);
     if (handle->config.dtype == SLM_F32) {
         const slm_status status = slm_cpu_refer_to_weights(handle, weights, error);
 

@@ -26,7 +26,9 @@ struct slm_cpu_native {
  * prepare(): what is there is not widened again. Fails with MEMORY. */
 slm_status slm_cpu_widen_weights(slm_handle *handle, const slm_tensor *ids,
                                  slm_error *error);
-void slm_cpu_free_wide(slm_cpu_wide *wide);
+
+/* After that handle->weights names no copy. */
+void slm_cpu_free_wide(slm_handle *handle);
 
 /* widen.c: run `inner`, which takes the operation's arguments in binary32, on bf16. */
 typedef slm_status slm_cpu_inner(slm_handle *handle, const void *args,
@@ -39,16 +41,16 @@ size_t slm_cpu_widened_space(const slm_config *config, slm_op op, const slm_call
 int slm_cpu_by_panels(const slm_handle *handle, const slm_cpu_linear *product);
 
 /* real.c: tensors of the configuration's element type. As rows of binary32: the view
- * itself, or a copy of it in `copy`; from rows; a tap [T, k, width] from sorted pairs. An
- * absent tensor is left alone. */
+ * itself, or a copy of it in `copy`; from rows; a tap [T, k, width] from sorted pairs.
+ * An absent tensor is left alone. */
 slm_cpu_matrix slm_cpu_real_read_rows(const slm_tensor *tensor, float *copy);
 void slm_cpu_real_write_rows(const slm_tensor *to, slm_cpu_matrix from);
 void slm_cpu_real_write_pairs(const slm_tensor *tap, const int64_t *place,
                               const float *sorted, size_t width);
 
-/* native_products.c. Columns [of.first, of.end), from a whole panel on, of one part of a
- * weight; y and h are column 0, x and they have `rows` rows. y = x w^T, or y += with add;
- * h = act(x w^T), rounded where the handle is of bf16. In bf16 each x is one.     L1, L3 */
+/* native_products.c. Columns [of.first, of.end), from a whole panel on, of one part of
+ * a weight; y and h are column 0, x and they have `rows` rows. y = x w^T, or y += with
+ * add; h = act(x w^T), rounded if the handle is of bf16, where each x is one. L1, L3 */
 void slm_cpu_product(const slm_handle *handle, const slm_cpu_panels *w, size_t part,
                      range of, size_t rows, slm_cpu_matrix x, slm_cpu_matrix y,
                      int add);

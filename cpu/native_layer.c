@@ -4,14 +4,14 @@
  * Clause   R1-R5, L1-L6.  Preconditions are the contract's; none is checked here.
  * Method   panels of SLM_CPU_PANEL tokens bound the workspace. Within a panel, with a
  *          barrier after each: router, down-projection and shared gate and up, block by
- *          block, so that they share a read of x, selection following its router tile; a
- *          counting sort; the experts; combination, norm and both last products.
+ *          block, so that they share a read of x, selection following its router tile;
+ *          a counting sort; the experts; combination, norm and both last products.
  *          Few chosen experts are cut into slices of columns, many are a task each.
  *          Activations are taken on tiles of gate and up that never leave the cache.
  * Order    gemm.h for products; u is summed in slot order; y is the lift, then the
  *          shared path, in one chain. Nothing depends on the cut into tasks, so neither
  *          the number of threads nor the batch changes a token's bits.
- * bf16     z, h, o, u, r, hs and y are rounded where they are stored; sums are binary32.
+ * bf16     z, h, o, u, r, hs, y are rounded where they are stored; sums are binary32.
  * NaN      poisoned rows run like any other and are overwritten at the end. */
 #ifdef _OPENMP
 #include <omp.h>
@@ -86,7 +86,6 @@ typedef struct panel {
     slm_cpu_matrix x;
     slm_cpu_matrix y;
     size_t n_tasks;
-    int half;
     slm_cpu_account *account;
 } panel;
 
@@ -386,9 +385,9 @@ static void run_panel(slm_handle *handle, const void *space_of_call,
                 .at = at,
                 .rows = rows,
                 .x = slm_cpu_real_read_rows(&args->x, at->x),
-                .half = handle->config.dtype == SLM_BF16,
                 .account = &handle->native->account};
-    const int direct = !on.half && slm_cpu_is_matrix(&args->y, &on.y);
+    const int direct =
+        handle->config.dtype == SLM_F32 && slm_cpu_is_matrix(&args->y, &on.y);
 
     if (!direct) on.y = (slm_cpu_matrix){at->y, handle->config.d_model};
 #pragma omp parallel

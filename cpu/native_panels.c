@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cpu/native_panels.c - products x w^T of the common functions by packed weights.
  *
- * The functions that `cpu` shares with `cpu-blas` name a weight by its matrix. Where the
- * handle has packed that matrix, the panels are read instead: they need no transposition,
- * and by gemm.h the bits are the same, but for tiles of bf16. Where the matrix is the
- * binary32 copy of one of bf16, so are the elements of x: layer_backward multiplies these
- * weights by what was given or stored in bf16 alone. */
+ * The functions that `cpu` shares with `cpu-blas` name a weight by its matrix. Where
+ * the handle has packed that matrix, the panels are read instead: they need no
+ * transposition, and by gemm.h the bits are the same, but for tiles of bf16. Where the
+ * matrix is the binary32 copy of one of bf16, so are the elements of x: layer_backward
+ * multiplies these weights by what was given or stored in bf16 alone. */
 #include "native.h"
 
 /* A weight in both forms. */

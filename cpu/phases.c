@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cpu/phases.c - where the layer's calls spend their time, and what each part must do. */
+/* cpu/phases.c - where the layer's calls spend their time, and what a part must do. */
 #include "phases.h"
 #include "cpu.h"
 #include "native.h"

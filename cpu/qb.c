@@ -31,14 +31,30 @@ int slm_cpu_sign_of_sum(const double *term, size_t n)
     return 0;
 }
 
-size_t slm_cpu_counted(const slm_call *call, const slm_tensor *mask, size_t *row)
+void slm_cpu_take_batch(slm_cpu_arena *arena, const slm_config *config, size_t rows,
+                        slm_cpu_batch *at)
+{
+    at->bias = slm_cpu_take_f32(arena, 1, config->n_experts);
+    at->packed = slm_cpu_take_f32(arena, rows, config->n_experts);
+    at->alpha = slm_cpu_take_f32(arena, rows, 1);
+    at->row = slm_cpu_take(arena, rows, 1, sizeof *at->row);
+    at->best = slm_cpu_take(arena, slm_cpu_ceil_div(rows, SLM_CPU_ROWS),
+                            config->top_k + 1, sizeof *at->best);
+}
+
+int slm_cpu_read_batch(slm_cpu_batch *at, const slm_call *call, const slm_tensor *score,
+                       const slm_tensor *bias, const slm_tensor *mask)
 {
     const int given = slm_given(call, mask) != NULL;
-    size_t m = 0;
+    int finite = 1;
 
+    at->score = slm_cpu_read(score, at->packed);
+    slm_cpu_pack(at->bias, bias);
+    for (size_t j = 0; j < bias->shape[0]; j++) finite &= isfinite(at->bias[j]) != 0;
+    at->m = 0;
     for (size_t t = 0; t < call->n_tokens; t++)
-        if (!given || *slm_cpu_i32(mask, t, 0) != 0) row[m++] = t;
-    return m;
+        if (!given || *slm_cpu_i32(mask, t, 0) != 0) at->row[at->m++] = t;
+    return finite;
 }
 
 /* Cutoffs of the rows of a chooser, which are those from `first` on; `words` is scratch

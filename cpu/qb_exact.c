@@ -29,19 +29,41 @@ static void swap(slm_cpu_pair *a, slm_cpu_pair *b)
     *b = old;
 }
 
+/* Where a quickselect still looks. Pivots lie where a fixed sequence says, so no order
+ * of the input is slow by design. */
+typedef struct search {
+    size_t first;
+    size_t end;
+    uint32_t state;
+} search;
+
+static size_t next_pivot(search *in)
+{
+    in->state = in->state * 1664525u + 1013904223u;
+    return in->first + (in->state >> 8) % (in->end - in->first);
+}
+
+/* The elements [low, high) equal the pivot, those before are below it. Nothing is left
+ * to look at where nth is one of them. */
+static void narrow(search *in, size_t nth, size_t low, size_t high)
+{
+    if (nth < low)
+        in->end = low;
+    else if (nth >= high)
+        in->first = high;
+    else
+        in->first = in->end;
+}
+
 /* Puts the element of that index in ascending order at v[nth], what is not above it
- * before it. Three-way partition, since columns have plateaus (Q2); the pivot's place
- * comes from a fixed sequence, so no order of the input is slow by design. */
+ * before it. Three-way partition, since columns have plateaus (Q2). */
 static void select_nth(slm_cpu_pair *v, size_t n, size_t nth)
 {
-    size_t first = 0, end = n;
-    uint32_t state = 1;
+    search in = {0, n, 1};
 
-    while (end - first > 1) {
-        state = state * 1664525u + 1013904223u;
-
-        const slm_cpu_pair pivot = v[first + (state >> 8) % (end - first)];
-        size_t low = first, at = first, high = end;
+    while (in.end - in.first > 1) {
+        const slm_cpu_pair pivot = v[next_pivot(&in)];
+        size_t low = in.first, at = in.first, high = in.end;
 
         while (at < high) {
             if (below(v[at], pivot))
@@ -51,12 +73,7 @@ static void select_nth(slm_cpu_pair *v, size_t n, size_t nth)
             else
                 at++;
         }
-        if (nth < low)
-            end = low;
-        else if (nth >= high)
-            first = high;
-        else
-            return;
+        narrow(&in, nth, low, high);
     }
 }
 
@@ -88,14 +105,10 @@ static int tied(slm_tie_test test, slm_cpu_pair under, slm_cpu_pair above)
 }
 
 typedef struct space {
-    float *bias;             /* [n]                                          */
-    float *score;            /* [T, n]  only when it cannot be read in place */
-    float *alpha;            /* [T]                                          */
-    size_t *row;             /* [T]     those that count                     */
-    uint64_t *best;          /* [tasks, k + 1]                               */
-    slm_cpu_pair *column;    /* [strips, T]                                  */
-    slm_cpu_pair *candidate; /* [n]                                          */
-    unsigned char *tie;      /* [n]                                          */
+    slm_cpu_batch batch;
+    slm_cpu_pair *column;    /* [strips, T] */
+    slm_cpu_pair *candidate; /* [n]         */
+    unsigned char *tie;      /* [n]         */
     slm_cpu_sieve sieve;
 } space;
 
@@ -104,12 +117,7 @@ static size_t lay_out(space *at, void *base, const slm_config *config, size_t ro
     slm_cpu_arena arena = {base, 0};
     const size_t n = config->n_experts;
 
-    at->bias = slm_cpu_take_f32(&arena, 1, n);
-    at->score = slm_cpu_take_f32(&arena, rows, n);
-    at->alpha = slm_cpu_take_f32(&arena, rows, 1);
-    at->row = slm_cpu_take(&arena, rows, 1, sizeof *at->row);
-    at->best = slm_cpu_take(&arena, slm_cpu_ceil_div(rows, SLM_CPU_ROWS),
-                            config->top_k + 1, sizeof *at->best);
+    slm_cpu_take_batch(&arena, config, rows, &at->batch);
     at->column = slm_cpu_take(&arena, slm_cpu_ceil_div(n, SLM_CPU_COLUMNS), rows,
                               sizeof *at->column);
     at->candidate = slm_cpu_take(&arena, n, 1, sizeof *at->candidate);
@@ -128,7 +136,7 @@ size_t slm_cpu_qb_exact_space(const slm_config *config, const slm_call *call)
 /* One call. */
 typedef struct job {
     const slm_handle *handle;
-    slm_cpu_batch batch;
+    const slm_cpu_batch *batch;
     space *at;
     size_t nth; /* i* */
 } job;
@@ -145,7 +153,7 @@ static source source_of(const job *on, int sifted, size_t expert)
     const size_t *start = on->at->sieve.start;
 
     if (!sifted || start[expert + 1] - start[expert] <= on->nth)
-        return (source){NULL, on->batch.m, expert};
+        return (source){NULL, on->batch->m, expert};
     return (source){on->at->sieve.sorted + start[expert],
                     start[expert + 1] - start[expert], expert};
 }
@@ -156,23 +164,21 @@ static slm_cpu_pair element(const job *on, const source *from, size_t i)
         return slm_cpu_two_sum((double)from->kept[i].alpha,
                                -(double)from->kept[i].score);
     return slm_cpu_two_sum(
-        (double)on->batch.alpha[i],
-        -(double)slm_cpu_row(on->batch.score, on->batch.row[i])[from->expert]);
+        (double)on->batch->alpha[i],
+        -(double)slm_cpu_row(on->batch->score, on->batch->row[i])[from->expert]);
 }
 
-/* As select_nth, for numbers. Nothing branches on what is compared. */
+/* As select_nth, for numbers. Nothing branches on what is compared: a whole call takes
+ * up to a third less than by pairs, which such a partition does not help. */
 static void select_nth_number(double *v, size_t n, size_t nth)
 {
-    size_t first = 0, end = n;
-    uint32_t state = 1;
+    search in = {0, n, 1};
 
-    while (end - first > 1) {
-        state = state * 1664525u + 1013904223u;
+    while (in.end - in.first > 1) {
+        const double pivot = v[next_pivot(&in)];
+        size_t low = in.first, high;
 
-        const double pivot = v[first + (state >> 8) % (end - first)];
-        size_t low = first, high;
-
-        for (size_t i = first; i < end; i++) {
+        for (size_t i = in.first; i < in.end; i++) {
             const double x = v[i];
 
             v[i] = v[low];
@@ -180,19 +186,14 @@ static void select_nth_number(double *v, size_t n, size_t nth)
             low += x < pivot;
         }
         high = low;
-        for (size_t i = low; nth >= low && i < end; i++) {
+        for (size_t i = low; nth >= low && i < in.end; i++) {
             const double x = v[i];
 
             v[i] = v[high];
             v[high] = x;
             high += x <= pivot;
         }
-        if (nth < low)
-            end = low;
-        else if (nth >= high)
-            first = high;
-        else
-            return;
+        narrow(&in, nth, low, high);
     }
 }
 
@@ -216,7 +217,7 @@ static boundary boundary_of_pairs(slm_cpu_pair *v, size_t n, size_t nth)
 
 static boundary boundary_of_numbers(double *v, size_t n, size_t nth)
 {
-    double under = v[0];
+    double under;
 
     select_nth_number(v, n, nth);
     under = v[0];
@@ -224,8 +225,8 @@ static boundary boundary_of_numbers(double *v, size_t n, size_t nth)
     return (boundary){{v[nth], 0.0}, {under, 0.0}};
 }
 
-/* Candidate and tie of one expert. `column` is scratch [m]: where every r is a binary64,
- * for these alone. */
+/* Candidate and tie of one expert. `column` is scratch [m]: where every r is a
+ * binary64, for these alone. */
 static void solve_column(const job *on, int sifted, size_t expert, slm_cpu_pair *column)
 {
     const slm_config *config = &on->handle->config;
@@ -262,23 +263,21 @@ static void solve(const job *on, int sifted)
 
         for (size_t j = first; j < end; j++)
             solve_column(on, sifted, j,
-                         on->at->column + first / SLM_CPU_COLUMNS * on->batch.m);
+                         on->at->column + first / SLM_CPU_COLUMNS * on->batch->m);
     }
 }
 
 /* ---- the operation ---- */
 
-/* NONFINITE of the bias, then TARGET. The scores are looked at here only where TARGET
- * would hide what is wrong with them: sifting sees them all. */
+/* NONFINITE where the bias is not finite, then TARGET. The scores are looked at here
+ * only where TARGET would hide what is wrong with them: sifting sees them all. */
 static slm_status check_call(const slm_config *config, const slm_qb_exact_args *args,
-                             const float *bias, size_t m, slm_error *error)
+                             int finite, size_t m, slm_error *error)
 {
     const size_t n = config->n_experts;
     const int off_target = config->balance == SLM_BALANCE_STRICT &&
                            (unsigned_wide)m * config->top_k % n != 0;
-    int finite = 1;
 
-    for (size_t j = 0; j < n; j++) finite &= isfinite(bias[j]) != 0;
     if (!finite || off_target) {
         const slm_status status =
             slm_check_finite(SLM_OP_qb_exact, config, args, error);
@@ -295,8 +294,8 @@ static void write_outputs(const job *on, const slm_qb_exact_args *args)
 {
     slm_cpu_centre(on->at->candidate, on->handle->config.n_experts, &args->new_bias,
                    &args->candidate);
-    for (size_t i = 0; i < on->batch.m && args->cutoff.rank; i++)
-        *slm_cpu_f32(&args->cutoff, on->batch.row[i], 0) = on->batch.alpha[i];
+    for (size_t i = 0; i < on->batch->m && args->cutoff.rank; i++)
+        *slm_cpu_f32(&args->cutoff, on->batch->row[i], 0) = on->batch->alpha[i];
 }
 
 slm_status slm_cpu_qb_exact(slm_handle *handle, const slm_qb_exact_args *args,
@@ -305,26 +304,21 @@ slm_status slm_cpu_qb_exact(slm_handle *handle, const slm_qb_exact_args *args,
     const slm_config *config = &handle->config;
     const size_t n = config->n_experts, k = config->top_k;
     space at;
-    job on = {.handle = handle, .at = &at};
+    job on = {.handle = handle, .batch = &at.batch, .at = &at};
     slm_status status;
-    int sifted;
+    int sifted, finite;
 
     lay_out(&at, args->call.workspace, config, args->call.n_tokens);
-    slm_cpu_pack(at.bias, &args->bias);
-    on.batch = (slm_cpu_batch){.bias = at.bias,
-                               .row = at.row,
-                               .m = slm_cpu_counted(&args->call, &args->mask, at.row),
-                               .alpha = at.alpha,
-                               .best = at.best};
-    status = check_call(config, args, at.bias, on.batch.m, error);
+    finite = slm_cpu_read_batch(&at.batch, &args->call, &args->score, &args->bias,
+                                &args->mask);
+    status = check_call(config, args, finite, at.batch.m, error);
     if (status) return status;
-    if (on.batch.m == 0) {
+    if (at.batch.m == 0) {
         slm_cpu_keep_bias(&args->bias, &args->new_bias, &args->candidate);
         return SLM_OK;
     }
-    on.batch.score = slm_cpu_read(&args->score, at.score);
-    on.nth = (size_t)(((unsigned_wide)k * (on.batch.m - 1) + n - 1) / n);
-    if (slm_cpu_sift(handle, &on.batch, on.nth, &at.sieve, &sifted))
+    on.nth = (size_t)(((unsigned_wide)k * (at.batch.m - 1) + n - 1) / n);
+    if (slm_cpu_sift(handle, &at.batch, on.nth, &at.sieve, &sifted))
         return slm_check_finite(SLM_OP_qb_exact, config, args, error);
     solve(&on, sifted);
     for (size_t j = 0; j < n; j++)

@@ -5,9 +5,9 @@
  * Method   the element of a column that balancing takes is near its lower end. A sample
  *          of the rows gives each column a pivot a little above it; then every row of
  *          scores is read once, for its cutoff and for what RN32(r) says is not above
- *          the pivots. Rounding is monotone, so what is kept is a lower end of the exact
- *          column. Slabs of rows keep what they find in order of rows; it is sorted by
- *          column at last.
+ *          the pivots. Rounding is monotone, so what is kept is a lower end of the
+ *          exact column. Slabs of rows keep what they find in order of rows; it is
+ *          sorted by column at last.
  * Order    slabs are cut by sizes alone. */
 #include "qb_sift.h"
 

@@ -41,10 +41,10 @@ typedef struct slm_cpu_sieve {
 void slm_cpu_take_sieve(slm_cpu_arena *arena, const slm_config *config, size_t rows,
                         slm_cpu_sieve *at);
 
-/* All cutoffs of the batch; and where *sifted becomes 1, of every column j a lower end of
- * the order of exact r, sorted[start[j]] .. sorted[start[j + 1] - 1], in any order. It
- * nearly always has more than `nth` elements. Returns not 0 when a score is NaN or
- * infinite.                                                                        Q1 */
+/* All cutoffs of the batch; and where *sifted becomes 1, of every column j a lower end
+ * of the order of exact r, sorted[start[j]] .. sorted[start[j + 1] - 1], in any order.
+ * It nearly always has more than `nth` elements. Returns not 0 when a score is NaN or
+ * infinite.                                                                      Q1 */
 int slm_cpu_sift(const slm_handle *handle, const slm_cpu_batch *batch, size_t nth,
                  slm_cpu_sieve *at, int *sifted);
 

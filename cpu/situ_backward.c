@@ -3,15 +3,15 @@
  *
  * Clause   G1, L4.  Preconditions are the contract's; none is checked here.
  * Method   binary64 inside, rounded once: three factors of very different size are
- *          multiplied, and G' is a difference where a < 0. t = e^-2v = 2^n (1 + p) gives
- *          m = t - 1 = 2^n p + (2^n - 1), tanh v = -m / (2 + m) and sech^2 v =
+ *          multiplied, and G' is a difference where a < 0. t = e^-2v = 2^n (1 + p)
+ *          gives m = t - 1 = 2^n p + (2^n - 1), tanh v = -m / (2 + m) and sech^2 v =
  *          4 t / (2 + m)^2; sigma(a), sigma(-a) are 1 / (1 + e) and e / (1 + e), e =
  *          e^-|a|. Nothing is 1 minus a rounded value, so saturation stays relative.
- * Error    before the last rounding within 2^-36 of |dh U| (sech^2 sigma(a) + |beta tanh
- *          sigma(a) sigma(-a)|) and of |dh G U'|: the polynomial. Against the 80-bit
- *          libm, 3 10^6 triples over all exponents for each instruction set: never more
- *          than 2 10^-5 2^-24 of these beyond the half ulp of the result, subnormal
- *          ones too. No product leaves the range of binary64.
+ * Error    before the last rounding within 2^-36 of |dh U| (sech^2 sigma(a) + |beta
+ *          tanh sigma(a) sigma(-a)|) and of |dh G U'|: the polynomial. Against the
+ *          80-bit libm, 3 10^6 triples over all exponents for each instruction set:
+ *          never more than 2 10^-5 2^-24 of these beyond the half ulp of the result,
+ *          subnormal ones too. No product leaves the range of binary64.
  * Aliasing outputs may be inputs, element by element. */
 #include <float.h>
 

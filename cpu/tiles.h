@@ -8,7 +8,7 @@
  *
  *   configure  LDTILECFG: sizes of all tiles, which become zeros
  *   zero       TILEZERO
- *   load       TILELOADD: row i from base + i stride bytes; the rest of the tile is zeros
+ *   load       TILELOADD: row i from base + i stride bytes; the rest becomes zeros
  *   store      TILESTORED: the rows and bytes that the tile has, no others
  *   dot        TDPBF16PS: c[m][n] += the sum over k of a[m][k] b[k / 2][n][k % 2]
  *   release    TILERELEASE: a thread that keeps tiles costs its CPU time and sleep */
@@ -38,7 +38,7 @@ typedef struct slm_tiles {
     unsigned char unused;
 } slm_tiles;
 
-/* GCC's intrinsics do not say that they read memory: what is to be read must be there. */
+/* GCC's intrinsics do not say that they read memory: what they read must be there. */
 static inline void slm_tiles_written(const void *memory)
 {
     __asm__ volatile("" : : "r"(memory) : "memory");

@@ -2,12 +2,12 @@
 /* cpu/tiles_model.h - the tiles of tiles.h in portable C: the bits that Intel's manual
  * gives (Software Developer's Manual, volume 2, LDTILECFG to TILEZERO), on any CPU.
  *
- * TDPBF16PS  for each m and n: two chains over k, of the even and of the odd elements of
- *            the pairs, begin at 0 and take one FMA a pair; the two are added, and then
- *            their sum to c. So the 32 products of a full tile meet c as one number.
- *            Each of these roundings is to nearest, ties to even. An operand below
- *            2^-126 counts as 0 of its sign, a result that is below 2^-126 once it is
- *            rounded to 24 bits becomes 0 of its sign. MXCSR is not looked at.
+ * TDPBF16PS  for each m and n: two chains over k, of the even and of the odd elements
+ *            of the pairs, begin at 0 and take one FMA a pair; the two are added, and
+ *            then their sum to c. So the 32 products of a full tile meet c as one
+ *            number. Each of these roundings is to nearest, ties to even. An operand
+ *            below 2^-126 counts as 0 of its sign, a result that is below 2^-126 once
+ *            it is rounded to 24 bits becomes 0 of its sign. MXCSR is not looked at.
  * Faults     what the instructions refuse traps here, too. */
 #ifndef SLM_CPU_TILES_MODEL_H
 #define SLM_CPU_TILES_MODEL_H
@@ -80,9 +80,9 @@ static inline float slm_tiles_flush(float value)
 }
 
 /* c + a b of flushed operands, rounded once. A product that is normal has at most 16
- * digits, so it is exact. Where fmaf, which has subnormals, shows 2^-126, the sum may be
- * less: with subnormals out of the way it is seen. Both factors are below 2^26 then, and
- * |c| below 2^-101, so that no power of two overflows. */
+ * digits, so it is exact. Where fmaf, which has subnormals, shows 2^-126, the sum may
+ * be less: with subnormals out of the way it is seen. Both factors are below 2^26 then,
+ * and |c| below 2^-101, so that no power of two overflows. */
 static inline float slm_tiles_fma(float a, float b, float c)
 {
     const float product = a * b, size = fabsf(product);

@@ -62,9 +62,9 @@ typedef struct slm_cpu_topk {
      * that `rank` of the sample's r are not above. 1 <= rank <= rows. */
     void (*pivots)(const slm_cpu_sample *from, size_t first, size_t cols, size_t rank,
                    float *most);
-    /* Bins of at most SLM_CPU_PIECE columns of a row by binary32; bit j of the result is
-     * set where that leaves the bin of column j open. Strips of SLM_CPU_STRIP bins lie
-     * `step` elements apart. At most 65535 bins. */
+    /* Bins of at most SLM_CPU_PIECE columns of a row by binary32; bit j of the result
+     * is set where that leaves the bin of column j open. Strips of SLM_CPU_STRIP bins
+     * lie `step` elements apart. At most 65535 bins. */
     uint64_t (*bins)(const slm_cpu_scale *scale, float alpha, const float *score,
                      size_t n, uint16_t *bin, size_t step);
 } slm_cpu_topk;
@@ -74,7 +74,7 @@ const slm_cpu_topk *slm_cpu_topk_plain(void);
 const slm_cpu_topk *slm_cpu_topk_avx2(void);
 const slm_cpu_topk *slm_cpu_topk_avx512(void);
 
-/* select.c: the table for an instruction set, or the best below it that was compiled. */
+/* select.c: the table for an instruction set, or the best one below that is there. */
 const slm_cpu_topk *slm_cpu_topk_of(slm_cpu_isa isa);
 
 #endif

@@ -11,8 +11,8 @@
  *          a row in each lane, is a bound that few more than `keep` keys reach; these
  *          are listed, and ranked by comparing each with each. Nothing of it branches
  *          on a key. Columns below a bound are listed in the same way.
- * Order    keys descending, then ids ascending: the list is in order of ids, so of equal
- *          keys the one that stands earlier is the better. -0 equals +0.           R2 */
+ * Order    keys descending, then ids ascending: the list is in order of ids, so of
+ *          equal keys the one that stands earlier is the better. -0 equals +0.    R2 */
 
 typedef float vec __attribute__((vector_size(4 * LANES)));
 typedef int32_t mask __attribute__((vector_size(4 * LANES)));
@@ -183,8 +183,8 @@ static inline size_t listed(uint64_t bits, size_t first, uint32_t *at, size_t co
     return count + more;
 }
 
-/* Columns whose key reaches the bound, ascending; stops once there are more than LISTED,
- * so `at` has LISTED + WORD + SLM_CPU_BEYOND elements. */
+/* Columns whose key reaches the bound, ascending; stops once there are more than
+ * LISTED, so `at` has LISTED + WORD + SLM_CPU_BEYOND elements. */
 static size_t reaching(const float *score, const float *bias, size_t n, float bound,
                        uint32_t *at)
 {

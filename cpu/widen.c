@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cpu/widen.c - an operation in bf16 as one in binary32 between copies.
  *
- * Clause   that of the operation.  Every bf16 is a binary32, so inputs are exact; outputs
- *          are rounded once, to nearest, ties to even. What the operation itself stores
- *          between its stages it rounds where handle->half is set.
+ * Clause   that of the operation.  Every bf16 is a binary32, so inputs are exact;
+ *          outputs are rounded once, to nearest, ties to even. What the operation
+ *          itself stores between its stages it rounds where handle->half is set.
  * Memory   a packed copy of each argument of the element type, in the workspace. */
 #include "native.h"
 

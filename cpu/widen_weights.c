@@ -8,38 +8,6 @@
 
 #include "native.h"
 
-/* One weight, and where its matrix is named. */
-typedef struct entry {
-    const slm_tensor *from;
-    slm_cpu_matrix *to;
-    ptrdiff_t *step; /* of its parts, or NULL where it has one  */
-    int of_experts;  /* 1: a part is widened when it is chosen */
-} entry;
-
-enum { ENTRIES = 12 };
-
-static void list_entries(slm_handle *handle, entry list[ENTRIES])
-{
-    const slm_weights *from = &handle->native->packed.from;
-    slm_cpu_weights *to = &handle->weights;
-    const entry made[ENTRIES] = {
-        {&from->w_router, &to->router, NULL, 0},
-        {&from->w_down, &to->down, NULL, 0},
-        {&from->w_gate, &to->gate, &to->gate_step, 1},
-        {&from->w_up, &to->up, &to->up_step, 1},
-        {&from->w_out, &to->out, &to->out_step, 1},
-        {&from->w_expert, &to->expert, &to->expert_step, 1},
-        {&from->gamma, &to->gamma, NULL, 0},
-        {&from->w_lift, &to->lift, NULL, 0},
-        {&from->w_shared_gate, &to->shared_gate, NULL, 0},
-        {&from->w_shared_up, &to->shared_up, NULL, 0},
-        {&from->w_shared_out, &to->shared_out, NULL, 0},
-        {&from->w_shared, &to->shared, &to->shared_step, 0},
-    };
-
-    memcpy(list, made, sizeof made);
-}
-
 static size_t parts_of(const slm_tensor *w)
 {
     return w->rank > 2 ? w->shape[0] : 1;
@@ -58,7 +26,7 @@ static size_t part_size(const slm_tensor *w)
     return slm_cpu_ceil_div(slm_tensor_count(w) / parts_of(w), LINE) * LINE;
 }
 
-static void widen_part(const entry *weight, size_t part)
+static void widen_part(const slm_cpu_weight *weight, size_t part)
 {
     const slm_tensor *all = weight->from;
     const slm_tensor from = all->rank > 2 ? slm_tensor_at(all, part) : *all;
@@ -81,23 +49,22 @@ static slm_status begin(slm_handle *handle, slm_error *error)
 {
     slm_cpu_wide *wide = &handle->native->wide;
     size_t used = 0;
-    entry list[ENTRIES];
+    slm_cpu_weight list[SLM_CPU_WEIGHTS];
 
-    list_entries(handle, list);
-    for (size_t i = 0; i < ENTRIES; i++)
+    slm_cpu_list_weights(handle, &handle->native->packed.from, list);
+    for (size_t i = 0; i < SLM_CPU_WEIGHTS; i++)
         if (list[i].from->rank && slm_tensor_count(list[i].from))
             used += parts_of(list[i].from) * part_size(list[i].from);
     wide->bytes = used * sizeof(float);
     wide->memory = slm_cpu_reserve(wide->bytes);
     wide->done = calloc(handle->config.n_experts, 1);
     if (!wide->memory || !wide->done) {
-        slm_cpu_free_wide(wide);
+        slm_cpu_free_wide(handle);
         return slm_fail(error, SLM_ERR_MEMORY, "layer_backward", "weights", 0,
                         "%zu bytes", used * sizeof(float));
     }
-    memset(&handle->weights, 0, sizeof handle->weights);
     used = 0;
-    for (size_t i = 0; i < ENTRIES; i++) {
+    for (size_t i = 0; i < SLM_CPU_WEIGHTS; i++) {
         const slm_tensor *from = list[i].from;
 
         if (from->rank == 0 || slm_tensor_count(from) == 0) continue;
@@ -112,10 +79,10 @@ static slm_status begin(slm_handle *handle, slm_error *error)
 
 static void widen_expert(slm_handle *handle, size_t expert)
 {
-    entry list[ENTRIES];
+    slm_cpu_weight list[SLM_CPU_WEIGHTS];
 
-    list_entries(handle, list);
-    for (size_t i = 0; i < ENTRIES; i++)
+    slm_cpu_list_weights(handle, &handle->native->packed.from, list);
+    for (size_t i = 0; i < SLM_CPU_WEIGHTS; i++)
         if (list[i].of_experts && list[i].to->data) widen_part(&list[i], expert);
 }
 
@@ -140,9 +107,14 @@ slm_status slm_cpu_widen_weights(slm_handle *handle, const slm_tensor *ids,
     return SLM_OK;
 }
 
-void slm_cpu_free_wide(slm_cpu_wide *wide)
+void slm_cpu_free_wide(slm_handle *handle)
 {
-    if (wide->memory) munmap(wide->memory, wide->bytes);
+    slm_cpu_wide *wide = &handle->native->wide;
+
+    if (wide->memory) {
+        munmap(wide->memory, wide->bytes);
+        memset(&handle->weights, 0, sizeof handle->weights);
+    }
     free(wide->done);
     memset(wide, 0, sizeof *wide);
 }

@@ -43,6 +43,17 @@ slm_config cpu_tiny(void)
     return config;
 }
 
+int cpu_force(const char *level)
+{
+    const slm_config config = cpu_tiny();
+    slm_handle *handle;
+
+    setenv("SLM_CPU_LEVEL", level, 1);
+    if (slm_cpu_backend()->open(&config, &handle, NULL) != SLM_OK) return 0;
+    slm_cpu_backend()->close(handle);
+    return 1;
+}
+
 static uint32_t mixed(uint32_t v)
 {
     v ^= v >> 16;
@@ -264,6 +275,27 @@ slm_status cpu_invoke(slm_handle *handle, slm_op op, const void *args, slm_error
     }
 }
 
+slm_handle *cpu_frame_open(cpu_frame *made, slm_op op, const slm_config *config)
+{
+    const slm_backend *backend = cpu_table();
+    slm_call *call = &made->args.call;
+    slm_handle *handle;
+
+    assert_int_equal(backend->open(config, &handle, NULL), SLM_OK);
+    assert_int_equal(backend->prepare(handle, &made->weights, NULL), SLM_OK);
+    call->workspace_size = backend->workspace(handle, op, call);
+    call->workspace = aligned_alloc(64, (call->workspace_size + 64) / 64 * 64);
+    assert_non_null(call->workspace);
+    return handle;
+}
+
+void cpu_frame_close(cpu_frame *made, slm_handle *handle)
+{
+    cpu_table()->close(handle);
+    free(made->args.call.workspace);
+    for (size_t i = 0; i < made->n_memory; i++) free(made->memory[i]);
+}
+
 static void keep_outputs(cpu_frame *made, cpu_outcome *out)
 {
     for (size_t i = 0; i < made->info->n_fields; i++) {
@@ -355,6 +387,33 @@ void cpu_same_bits(const cpu_outcome *a, const cpu_outcome *b)
         if (memcmp(a->bytes[i], b->bytes[i], a->size[i]) != 0)
             fail_msg("%s differs", a->name[i]);
     }
+}
+
+void cpu_same_outputs(cpu_frame *made, const cpu_outcome *want)
+{
+    for (size_t i = 0; i < made->info->n_fields; i++) {
+        const slm_field *field = &made->info->fields[i];
+        const slm_tensor *tensor = cpu_field(made, field);
+
+        if (field->role != SLM_ROLE_OUT || tensor->rank == 0) continue;
+        assert_memory_equal(tensor->data, cpu_output(want, field->name),
+                            slm_tensor_count(tensor) * slm_dtype_size(tensor->dtype));
+    }
+}
+
+void cpu_one_result(slm_op op, const slm_config *config, size_t tokens)
+{
+    cpu_outcome one = cpu_run(op, config, tokens, NULL, CPU_PACKED, 1, 0);
+
+    assert_int_equal(one.status, SLM_OK);
+    for (int how = CPU_PACKED; how < CPU_LAYOUTS; how++) {
+        cpu_outcome other =
+            cpu_run(op, config, tokens, NULL, (cpu_layout)how, 2 + how % 2, 0xff);
+
+        cpu_same_bits(&one, &other);
+        cpu_release(&other);
+    }
+    cpu_release(&one);
 }
 
 /* A histogram of 50 bins whose rows sum to `tokens`, for 11 experts. */

@@ -52,6 +52,9 @@ typedef struct cpu_frame {
  * SLM_TEST_BACKEND says so, or where there is no OpenBLAS. */
 const slm_backend *cpu_table(void);
 
+/* Let `cpu` take that level; 0 when this CPU cannot run it. */
+int cpu_force(const char *level);
+
 /* Odd sizes: d 37, l 19, n 11, k 3, f 23, S 2, fs 13, B 50; relaxed. */
 slm_config cpu_tiny(void);
 
@@ -67,6 +70,11 @@ slm_tensor *cpu_field(cpu_frame *made, const slm_field *field);
 slm_status cpu_invoke(slm_handle *handle, slm_op op, const void *args,
                       slm_error *error);
 
+/* A handle with the frame's weights, and a workspace for its call. Close frees them and
+ * the frame's memory. */
+slm_handle *cpu_frame_open(cpu_frame *made, slm_op op, const slm_config *config);
+void cpu_frame_close(cpu_frame *made, slm_handle *handle);
+
 /* Check at the door, then call on a fresh handle in exactly the workspace that it asks
  * for, between guards, filled with `old_byte`. */
 cpu_outcome cpu_run(slm_op op, const slm_config *config, size_t tokens,
@@ -78,5 +86,11 @@ cpu_outcome cpu_run_plain(slm_op op, const slm_config *config, size_t tokens,
 void *cpu_output(const cpu_outcome *out, const char *name);
 void cpu_release(cpu_outcome *out);
 void cpu_same_bits(const cpu_outcome *a, const cpu_outcome *b);
+
+/* Outputs of a packed frame, without the taps, have those bits. */
+void cpu_same_outputs(cpu_frame *made, const cpu_outcome *want);
+
+/* Same bits for any threads, layout and old workspace. */
+void cpu_one_result(slm_op op, const slm_config *config, size_t tokens);
 
 #endif

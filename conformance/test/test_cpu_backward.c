@@ -23,21 +23,6 @@ enum { OPS = sizeof backward / sizeof *backward };
 
 /* ---- the same bits however it is called ---- */
 
-static void assert_one_result(slm_op op, const slm_config *config, size_t tokens)
-{
-    cpu_outcome one = cpu_run(op, config, tokens, NULL, CPU_PACKED, 1, 0);
-
-    assert_int_equal(one.status, SLM_OK);
-    for (int how = CPU_PACKED; how < CPU_LAYOUTS; how++) {
-        cpu_outcome other =
-            cpu_run(op, config, tokens, NULL, (cpu_layout)how, 2 + how % 2, 0xff);
-
-        cpu_same_bits(&one, &other);
-        cpu_release(&other);
-    }
-    cpu_release(&one);
-}
-
 static void every_kind_has_one_result(void **state)
 {
     static const slm_expert_kind kinds[] = {SLM_EXPERT_SITU, SLM_EXPERT_SWIGLU,
@@ -50,13 +35,13 @@ static void every_kind_has_one_result(void **state)
 
             config.expert = kinds[kind];
             config.n_shared = n_shared;
-            assert_one_result(SLM_OP_layer_backward, &config, 33);
+            cpu_one_result(SLM_OP_layer_backward, &config, 33);
             config.norm = SLM_NORM_NONE;
             config.weighting = SLM_WEIGHT_RELEASE;
-            assert_one_result(SLM_OP_layer_backward, &config, 5);
-            assert_one_result(SLM_OP_rmsnorm_backward, &config, 5);
+            cpu_one_result(SLM_OP_layer_backward, &config, 5);
+            cpu_one_result(SLM_OP_rmsnorm_backward, &config, 5);
             if (kinds[kind] != SLM_EXPERT_LINEAR)
-                assert_one_result(SLM_OP_dense_ffn_backward, &config, 33);
+                cpu_one_result(SLM_OP_dense_ffn_backward, &config, 33);
         }
 }
 
@@ -73,15 +58,14 @@ static void many_blocks_have_one_result(void **state)
     config.n_experts = 3;
     config.top_k = 2;
     for (size_t tokens = 1; tokens < 400; tokens = tokens * 5 + 17) {
-        assert_one_result(SLM_OP_layer_backward, &config, tokens);
-        assert_one_result(SLM_OP_dense_ffn_backward, &config, tokens);
+        cpu_one_result(SLM_OP_layer_backward, &config, tokens);
+        cpu_one_result(SLM_OP_dense_ffn_backward, &config, tokens);
     }
 }
 
 /* Taps are asked for by cpu_run; without them the same outputs, bit for bit. */
 static void taps_do_not_change_what_is_tapped(void **state)
 {
-    const slm_backend *backend = cpu_table();
     const slm_config config = cpu_tiny();
     cpu_outcome with = cpu_run_plain(SLM_OP_layer_backward, &config, 33, NULL);
     cpu_frame made;
@@ -92,25 +76,11 @@ static void taps_do_not_change_what_is_tapped(void **state)
     for (size_t i = 0; i < made.info->n_fields; i++)
         if (made.info->fields[i].role == SLM_ROLE_TAP)
             cpu_field(&made, &made.info->fields[i])->rank = 0;
-    assert_int_equal(backend->open(&config, &handle, NULL), SLM_OK);
-    assert_int_equal(backend->prepare(handle, &made.weights, NULL), SLM_OK);
-    made.args.call.workspace_size =
-        backend->workspace(handle, SLM_OP_layer_backward, &made.args.call);
-    made.args.call.workspace =
-        aligned_alloc(64, (made.args.call.workspace_size + 64) / 64 * 64);
+    handle = cpu_frame_open(&made, SLM_OP_layer_backward, &config);
     assert_int_equal(cpu_invoke(handle, SLM_OP_layer_backward, &made.args, NULL),
                      SLM_OK);
-    for (size_t i = 0; i < made.info->n_fields; i++) {
-        const slm_field *field = &made.info->fields[i];
-        const slm_tensor *tensor = cpu_field(&made, field);
-
-        if (field->role != SLM_ROLE_OUT || tensor->rank == 0) continue;
-        assert_memory_equal(tensor->data, cpu_output(&with, field->name),
-                            slm_tensor_count(tensor) * sizeof(float));
-    }
-    backend->close(handle);
-    free(made.args.call.workspace);
-    for (size_t i = 0; i < made.n_memory; i++) free(made.memory[i]);
+    cpu_same_outputs(&made, &with);
+    cpu_frame_close(&made, handle);
     cpu_release(&with);
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* conformance/test/test_cpu_half.c - layer_backward of `cpu` in bf16: weights are widened,
- * values rounded where they are stored.
+/* conformance/test/test_cpu_half.c - layer_backward of `cpu` in bf16: weights are
+ * widened, values rounded where they are stored.
  *
  * One result for any threads and strides; the values of the forward; experts that are
  * met late. That the numbers are right is the vectors' to say. */
@@ -14,22 +14,7 @@
 #include <string.h>
 
 #include "cpu_call.h"
-
-static void assert_one_result(const slm_config *config, size_t tokens)
-{
-    cpu_outcome one =
-        cpu_run(SLM_OP_layer_backward, config, tokens, NULL, CPU_PACKED, 1, 0);
-
-    assert_int_equal(one.status, SLM_OK);
-    for (int how = CPU_PACKED; how < CPU_LAYOUTS; how++) {
-        cpu_outcome other = cpu_run(SLM_OP_layer_backward, config, tokens, NULL,
-                                    (cpu_layout)how, 2 + how % 2, 0xff);
-
-        cpu_same_bits(&one, &other);
-        cpu_release(&other);
-    }
-    cpu_release(&one);
-}
+#include "native.h"
 
 static void every_kind_has_one_result(void **state)
 {
@@ -43,8 +28,8 @@ static void every_kind_has_one_result(void **state)
         for (size_t n_shared = 0; n_shared < 3; n_shared += 2) {
             config.expert = kinds[kind];
             config.n_shared = n_shared;
-            assert_one_result(&config, 33);
-            assert_one_result(&config, 1);
+            cpu_one_result(SLM_OP_layer_backward, &config, 33);
+            cpu_one_result(SLM_OP_layer_backward, &config, 1);
         }
 }
 
@@ -76,7 +61,6 @@ static void taps_of_the_forward_are_those_of_layer_forward(void **state)
 /* Expert 4 is chosen in the second call alone, and widened then. */
 static void an_expert_is_widened_when_it_is_first_chosen(void **state)
 {
-    const slm_backend *backend = slm_cpu_backend();
     static int32_t without[20 * 3], with[20 * 3];
     slm_config config = cpu_tiny();
     cpu_outcome fresh;
@@ -95,12 +79,7 @@ static void an_expert_is_widened_when_it_is_first_chosen(void **state)
 
     fresh = cpu_run_plain(SLM_OP_layer_backward, &config, 20, list);
     cpu_frame_make(&made, SLM_OP_layer_backward, &config, 20, list, CPU_PACKED);
-    assert_int_equal(backend->open(&config, &handle, NULL), SLM_OK);
-    assert_int_equal(backend->prepare(handle, &made.weights, NULL), SLM_OK);
-    made.args.call.workspace_size =
-        backend->workspace(handle, SLM_OP_layer_backward, &made.args.call);
-    made.args.call.workspace =
-        aligned_alloc(64, (made.args.call.workspace_size + 64) / 64 * 64);
+    handle = cpu_frame_open(&made, SLM_OP_layer_backward, &config);
     for (int call = 0; call < 2; call++) {
         for (size_t i = 0; i < made.info->n_fields; i++)
             if (strcmp(made.info->fields[i].name, "ids") == 0)
@@ -109,18 +88,28 @@ static void an_expert_is_widened_when_it_is_first_chosen(void **state)
         assert_int_equal(cpu_invoke(handle, SLM_OP_layer_backward, &made.args, NULL),
                          SLM_OK);
     }
-    for (size_t i = 0; i < made.info->n_fields; i++) {
-        const slm_field *field = &made.info->fields[i];
-        const slm_tensor *tensor = cpu_field(&made, field);
-
-        if (field->role != SLM_ROLE_OUT || tensor->rank == 0) continue;
-        assert_memory_equal(tensor->data, cpu_output(&fresh, field->name),
-                            slm_tensor_count(tensor) * slm_dtype_size(tensor->dtype));
-    }
-    backend->close(handle);
-    free(made.args.call.workspace);
-    for (size_t i = 0; i < made.n_memory; i++) free(made.memory[i]);
+    cpu_same_outputs(&made, &fresh);
+    cpu_frame_close(&made, handle);
     cpu_release(&fresh);
+}
+
+/* The copies are gone: what later lies at their addresses is no weight. */
+static void prepare_forgets_what_was_widened(void **state)
+{
+    slm_config config = cpu_tiny();
+    cpu_frame made;
+    slm_handle *handle;
+
+    (void)state;
+    config.dtype = SLM_BF16;
+    cpu_frame_make(&made, SLM_OP_layer_backward, &config, 20, NULL, CPU_PACKED);
+    handle = cpu_frame_open(&made, SLM_OP_layer_backward, &config);
+    assert_int_equal(cpu_invoke(handle, SLM_OP_layer_backward, &made.args, NULL),
+                     SLM_OK);
+    assert_non_null(handle->weights.router.data);
+    assert_int_equal(cpu_table()->prepare(handle, &made.weights, NULL), SLM_OK);
+    assert_null(handle->weights.router.data);
+    cpu_frame_close(&made, handle);
 }
 
 int main(void)
@@ -129,6 +118,7 @@ int main(void)
         cmocka_unit_test(every_kind_has_one_result),
         cmocka_unit_test(taps_of_the_forward_are_those_of_layer_forward),
         cmocka_unit_test(an_expert_is_widened_when_it_is_first_chosen),
+        cmocka_unit_test(prepare_forgets_what_was_widened),
     };
 
     setenv("SLM_TEST_BACKEND", "cpu", 1);

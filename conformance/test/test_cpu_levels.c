@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* conformance/test/test_cpu_levels.c - the backend `cpu`: one result at each instruction
- * set, whatever the threads, the batch and the cut; and which sets it takes.
+/* conformance/test/test_cpu_levels.c - the backend `cpu`: one result at each
+ * instruction set, whatever the threads, the batch, the cut; and which sets it takes.
  *
  * Levels that this CPU has not are passed over, as no test can run them here. What the
  * level of tiles does with them, amx-model does everywhere. */
@@ -19,18 +19,6 @@
 static const char *const levels[] = {"plain", "avx2", "avx512", "amx", "amx-model"};
 /* The first three have products of binary32 of their own. */
 enum { OWN_LEVELS = 3, N_LEVELS = sizeof levels / sizeof *levels };
-
-/* 0 when this CPU cannot run it. */
-static int force(const char *level)
-{
-    const slm_config config = cpu_tiny();
-    slm_handle *handle;
-
-    setenv("SLM_CPU_LEVEL", level, 1);
-    if (slm_cpu_backend()->open(&config, &handle, NULL) != SLM_OK) return 0;
-    slm_cpu_backend()->close(handle);
-    return 1;
-}
 
 /* Several panels in every direction, the last ones odd. */
 static slm_config wide(void)
@@ -79,7 +67,7 @@ static void each_level_has_the_same_bits_for_any_number_of_threads(void **state)
 
     (void)state;
     for (size_t i = 0; i < OWN_LEVELS; i++)
-        for (size_t o = 0; force(levels[i]) && o < sizeof ops / sizeof *ops; o++)
+        for (size_t o = 0; cpu_force(levels[i]) && o < sizeof ops / sizeof *ops; o++)
             for (size_t t = 0; t < sizeof tokens / sizeof *tokens; t++, ran++)
                 assert_threads_change_no_bit(ops[o], &config, tokens[t]);
     assert_true(ran >= 15); /* plain runs everywhere */
@@ -140,7 +128,7 @@ static void a_token_has_the_same_bits_in_every_batch_at_each_level(void **state)
 {
     (void)state;
     for (size_t i = 0; i < OWN_LEVELS; i++)
-        for (int kind = 0; force(levels[i]) && kind < SLM_EXPERT_KINDS; kind++) {
+        for (int kind = 0; cpu_force(levels[i]) && kind < SLM_EXPERT_KINDS; kind++) {
             slm_config config = wide();
 
             config.expert = (slm_expert_kind)kind;
@@ -152,7 +140,7 @@ static void bf16_has_the_same_bits_in_every_batch_at_each_level(void **state)
 {
     (void)state;
     for (size_t i = 0; i < N_LEVELS; i++)
-        for (int kind = 0; force(levels[i]) && kind < SLM_EXPERT_KINDS; kind++) {
+        for (int kind = 0; cpu_force(levels[i]) && kind < SLM_EXPERT_KINDS; kind++) {
             slm_config config = narrow();
 
             config.dtype = SLM_BF16;
@@ -174,7 +162,7 @@ static void bf16_has_the_same_bits_where_x_is_laid_in_parts(void **state)
         config.dtype = SLM_BF16;
         config.d_model = 1100;
         config.n_experts = 4;
-        if (!force(levels[i])) continue;
+        if (!cpu_force(levels[i])) continue;
         assert_batch_changes_no_bit(&config);
         for (size_t tokens = 16; tokens < 500; tokens = tokens * 2 + 1)
             assert_threads_change_no_bit(SLM_OP_layer_forward, &config, tokens);
@@ -196,7 +184,7 @@ static double distance(const cpu_outcome *a, const cpu_outcome *b, const char *n
     return most / scale;
 }
 
-/* Sums of 701 terms and more, in one order everywhere: FMA or not is all that differs. */
+/* Sums of 701 terms and more, in one order everywhere: only FMA or not differs. */
 static void levels_agree_to_rounding(void **state)
 {
     static const char *const outputs[] = {"z", "h", "hs", "o", "y"};
@@ -204,12 +192,12 @@ static void levels_agree_to_rounding(void **state)
     cpu_outcome plain;
 
     (void)state;
-    assert_true(force("plain"));
+    assert_true(cpu_force("plain"));
     plain = cpu_run(SLM_OP_layer_forward, &config, 40, NULL, CPU_PACKED, 2, 0);
     for (size_t i = 1; i < OWN_LEVELS; i++) {
         cpu_outcome out;
 
-        if (!force(levels[i])) continue;
+        if (!cpu_force(levels[i])) continue;
         out = cpu_run(SLM_OP_layer_forward, &config, 40, NULL, CPU_PACKED, 2, 0);
         for (size_t o = 0; o < sizeof outputs / sizeof *outputs; o++)
             assert_true(distance(&out, &plain, outputs[o]) < 0x1p-15);
@@ -224,9 +212,9 @@ static void assert_same_level(const char *one, const char *other)
     const slm_config config = wide();
     cpu_outcome a, b;
 
-    assert_true(force(one));
+    assert_true(cpu_force(one));
     a = cpu_run(SLM_OP_layer_forward, &config, 40, NULL, CPU_PACKED, 2, 0);
-    assert_true(force(other));
+    assert_true(cpu_force(other));
     b = cpu_run(SLM_OP_layer_forward, &config, 40, NULL, CPU_PACKED, 2, 0);
     cpu_same_bits(&a, &b);
     cpu_release(&a);
@@ -237,7 +225,7 @@ static void binary32_at_a_level_of_tiles_is_that_of_the_level_beside(void **stat
 {
     (void)state;
     assert_same_level("amx-model", "plain");
-    if (force("amx")) assert_same_level("amx", "avx512");
+    if (cpu_force("amx")) assert_same_level("amx", "avx512");
 }
 
 /* ---- the order of tiles ---- */
@@ -302,7 +290,7 @@ static void tiles_add_in_their_own_order_whatever_the_shape(void **state)
 
     (void)state;
     for (size_t level = OWN_LEVELS; level < N_LEVELS; level++)
-        for (size_t t = 0; force(levels[level]) && t < 7; t++)
+        for (size_t t = 0; cpu_force(levels[level]) && t < 7; t++)
             for (size_t d = 0; d < 7; d++, ran++)
                 assert_logits_by_tiles(tokens[t], inner[d]);
     assert_true(ran >= 49);
@@ -324,7 +312,7 @@ static void only_levels_of_tiles_flush_and_say_so(void **state)
         cpu_outcome out;
         int flushes;
 
-        if (!force(levels[i])) continue;
+        if (!cpu_force(levels[i])) continue;
         flushes = (int)slm_cpu_backend()->arithmetic->flushes_subnormals;
         out = cpu_run(SLM_OP_layer_forward, &config, 20, list, CPU_PACKED, 1, 0);
         assert_int_equal(flushes, strncmp(levels[i], "amx", 3) == 0);
@@ -338,7 +326,7 @@ static void only_levels_of_tiles_flush_and_say_so(void **state)
 static void fma_levels_have_the_same_bits(void **state)
 {
     (void)state;
-    if (!force("avx512")) skip();
+    if (!cpu_force("avx512")) skip();
     assert_same_level("avx512", "avx2");
 }
 
@@ -363,7 +351,7 @@ static void a_level_that_is_none_is_refused_by_name(void **state)
 static void without_the_variable_the_best_level_is_taken(void **state)
 {
     const slm_config config = cpu_tiny();
-    const int has_tiles = force("amx");
+    const int has_tiles = cpu_force("amx");
     slm_handle *handle = NULL;
 
     (void)state;

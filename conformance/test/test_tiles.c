@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* conformance/test/test_tiles.c - the model of AMX tiles does what the manual says: sizes,
- * zeros, the order of TDPBF16PS and its roundings, subnormals. */
+/* conformance/test/test_tiles.c - the model of AMX tiles does what the manual says:
+ * sizes, zeros, the order of TDPBF16PS and its roundings, subnormals. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -119,8 +119,8 @@ static float some(uint32_t at)
                   (int)(bits >> 16 & 15) - 8);
 }
 
-/* The manual's loop. A product has 16 digits and lies within 2^-16 .. 2^16, a chain's sum
- * below 2^20: in binary64 each addition is exact, so it is rounded once. */
+/* The manual's loop. A product has 16 digits and lies within 2^-16 .. 2^16, a chain's
+ * sum below 2^20: in binary64 each addition is exact, so it is rounded once. */
 static float straight(float c, size_t m, size_t n, size_t pairs)
 {
     float even = 0.0f, odd = 0.0f;

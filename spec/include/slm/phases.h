@@ -17,7 +17,7 @@ extern "C" {
 
 enum { SLM_MAX_PHASES = 16 };
 
-/* A part of the calls, in the order of the flow; all numbers are sums over the calls. */
+/* A part of the calls, in the order of the flow; numbers are sums over the calls. */
 typedef struct slm_phase {
     char name[48];
     double seconds; /* from its begin to its end, whatever threads did           */
