@@ -20,31 +20,37 @@ __device__ inline bool slm_gpu_is_whole(const void *at, int left)
     return left >= SLM_GPU_EIGHT && (uintptr_t)at % sizeof(slm_gpu_words) == 0;
 }
 
-__device__ inline void slm_gpu_load_words(const float *at, float (&to)[SLM_GPU_EIGHT])
+/* Four of binary32. */
+__device__ inline void slm_gpu_unpack(slm_gpu_words words, float *to)
 {
-    SLM_UNROLL
-    for (int i = 0; i < SLM_GPU_EIGHT; i += 4) {
-        const slm_gpu_words four = *(const slm_gpu_words *)(at + i);
-
-        to[i] = __uint_as_float(four.x);
-        to[i + 1] = __uint_as_float(four.y);
-        to[i + 2] = __uint_as_float(four.z);
-        to[i + 3] = __uint_as_float(four.w);
-    }
+    to[0] = __uint_as_float(words.x);
+    to[1] = __uint_as_float(words.y);
+    to[2] = __uint_as_float(words.z);
+    to[3] = __uint_as_float(words.w);
 }
 
-/* bf16 is the upper half of a binary32. */
-__device__ inline void slm_gpu_load_words(const __nv_bfloat16 *at,
-                                          float (&to)[SLM_GPU_EIGHT])
+/* Eight of bf16, which is the upper half of a binary32. */
+__device__ inline void slm_gpu_unpack_halves(slm_gpu_words words, float *to)
 {
-    const slm_gpu_words all = *(const slm_gpu_words *)at;
-    const unsigned word[] = {all.x, all.y, all.z, all.w};
+    const unsigned word[] = {words.x, words.y, words.z, words.w};
 
     SLM_UNROLL
     for (int i = 0; i < SLM_GPU_EIGHT / 2; i++) {
         to[2 * i] = __uint_as_float(word[i] << 16);
         to[2 * i + 1] = __uint_as_float(word[i] & 0xffff0000u);
     }
+}
+
+__device__ inline void slm_gpu_load_words(const float *at, float (&to)[SLM_GPU_EIGHT])
+{
+    slm_gpu_unpack(*(const slm_gpu_words *)at, to);
+    slm_gpu_unpack(*(const slm_gpu_words *)(at + 4), to + 4);
+}
+
+__device__ inline void slm_gpu_load_words(const __nv_bfloat16 *at,
+                                          float (&to)[SLM_GPU_EIGHT])
+{
+    slm_gpu_unpack_halves(*(const slm_gpu_words *)at, to);
 }
 
 __device__ inline void slm_gpu_store_words(float *at,
@@ -122,9 +128,7 @@ __device__ inline void slm_gpu_store_eight_as(void *data, slm_dtype dtype, size_
 /* Threads of a block that goes through rows of that width, eight elements a thread. */
 static inline unsigned slm_gpu_threads_of_eight(size_t width)
 {
-    const size_t eights = (width + SLM_GPU_EIGHT - 1) / SLM_GPU_EIGHT;
-
-    return eights > 224 ? 256u : (unsigned)((eights + 31) / 32 * 32);
+    return slm_gpu_threads((width + SLM_GPU_EIGHT - 1) / SLM_GPU_EIGHT);
 }
 
 #endif

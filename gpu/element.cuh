@@ -67,4 +67,16 @@ static inline unsigned slm_gpu_blocks(size_t count, size_t each)
     return blocks > INT32_MAX ? 0 : (unsigned)blocks;
 }
 
+/* Threads of a block that goes through rows of that width. */
+static inline unsigned slm_gpu_threads(size_t width)
+{
+    return width > 224 ? 256u : (unsigned)((width + 31) / 32 * 32);
+}
+
+/* Does an int hold `size`, and `more` beyond it? */
+static inline bool slm_gpu_fits(size_t size, size_t more = 0)
+{
+    return size <= INT32_MAX - more;
+}
+
 #endif

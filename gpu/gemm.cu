@@ -10,8 +10,6 @@
  *          need outlive a capture. But a graph with such nodes can neither be a child
  *          of another nor be launched from the device. And that equal bits on several
  *          streams need a cuBLAS handle each, which is why the side stream has one. */
-#include <limits.h>
-
 #include "element.cuh"
 #include "layer.h"
 
@@ -35,11 +33,6 @@ slm_status status_of(cublasStatus_t status)
     default:
         return SLM_ERR_INTERNAL;
     }
-}
-
-bool fits(size_t size)
-{
-    return size <= INT_MAX;
 }
 
 } // namespace
@@ -81,8 +74,9 @@ static slm_status multiply(const slm_handle *handle, const slm_gpu_linear *produ
     const bool plain_w = outer || (product->how & SLM_GPU_BACK);
     const cublasHandle_t blas = blas_on(handle, stream);
 
-    if (!fits(product->rows) || !fits(product->cols) || !fits(product->inner) ||
-        !fits(x.ld) || !fits(w.ld) || !fits(y.ld))
+    if (!slm_gpu_fits(product->rows) || !slm_gpu_fits(product->cols) ||
+        !slm_gpu_fits(product->inner) || !slm_gpu_fits(x.ld) || !slm_gpu_fits(w.ld) ||
+        !slm_gpu_fits(y.ld))
         return SLM_ERR_UNSUPPORTED;
     if (!blas) return SLM_ERR_INTERNAL;
     return status_of(cublasGemmEx(
@@ -161,8 +155,8 @@ slm_status slm_gpu_expert_products(const slm_handle *handle, const slm_gpu_group
     if (at->chunks == 0 || cols == 0) return SLM_OK;
     if (is_few(at->chunk))
         return slm_gpu_few_expert_rows(at, cols, inner, how, list, n_list, stream);
-    if (!fits(cols) || !fits(inner) || !fits(x.ld) || !fits(y.ld) ||
-        !fits(2 * at->chunks))
+    if (!slm_gpu_fits(cols) || !slm_gpu_fits(inner) || !slm_gpu_fits(x.ld) ||
+        !slm_gpu_fits(y.ld) || !slm_gpu_fits(2 * at->chunks))
         return SLM_ERR_UNSUPPORTED;
 
     const cublasHandle_t blas = blas_on(handle, stream);

@@ -4,17 +4,10 @@
  * They sum over as many rows as an expert has, which cuBLAS can only be told from the
  * host: kernels of their own. For binary32 fused operations, no tensor cores: those
  * would round the factors. For bf16 tensor cores: products are exact, sums binary32. */
-#include <limits.h>
-
 #include "eight.cuh"
 #include "layer.h"
 
 namespace wmma = nvcuda::wmma;
-
-static bool fits(size_t size)
-{
-    return size <= INT_MAX;
-}
 
 /* ---- binary32 ---- */
 
@@ -263,7 +256,7 @@ __global__ void __launch_bounds__(WARPS * 32, 2)
 /* Tiles of a width; 0 when kernels cannot count so far. */
 static size_t tiles_of(size_t width, size_t tile)
 {
-    return fits(width + tile) ? (width + tile - 1) / tile : 0;
+    return slm_gpu_fits(width + tile) ? (width + tile - 1) / tile : 0;
 }
 
 slm_status slm_gpu_expert_gradients(const slm_gpu_groups *at, slm_gpu_matrix a,
@@ -275,8 +268,8 @@ slm_status slm_gpu_expert_gradients(const slm_gpu_groups *at, slm_gpu_matrix a,
     const size_t side = bf16 ? (size_t)CORE_TILE : (size_t)TILE;
     const size_t tiles_a = tiles_of(a_cols, side), tiles_b = tiles_of(b_cols, side);
 
-    if (!tiles_a || !tiles_b || !fits(tiles_a * tiles_b) ||
-        tiles_a * tiles_b > INT_MAX / at->n)
+    if (!tiles_a || !tiles_b || !slm_gpu_fits(tiles_a * tiles_b) ||
+        tiles_a * tiles_b > INT32_MAX / at->n)
         return SLM_ERR_UNSUPPORTED;
 
     const unsigned blocks = (unsigned)(at->n * tiles_a * tiles_b);

@@ -13,8 +13,6 @@
  *
  * Order    an element is one sum, whose order depends on `inner`, the dtype and the
  *          width of the loads alone: not on how many rows there are. */
-#include <limits.h>
-
 #include "gemm_rows.cuh"
 
 using namespace slm_gpu_rows;
@@ -246,7 +244,7 @@ __global__ void __launch_bounds__(THREADS) gemm_rows_back(product p)
 /* Sizes that indices hold, and some steps of a block beyond. */
 bool fits(size_t size)
 {
-    return size <= INT_MAX - 4096;
+    return slm_gpu_fits(size, 4096);
 }
 
 bool is_even(slm_gpu_matrix matrix)
@@ -262,7 +260,7 @@ slm_status launch(product p, bool back, size_t chunks, size_t n_list,
     const size_t width = back ? (size_t)down<E, WIDE>::WIDTH : (size_t)DOT_COLS;
     const size_t tiles = (p.cols + width - 1) / width;
 
-    if (tiles > INT_MAX / chunks) return SLM_ERR_UNSUPPORTED;
+    if (tiles > INT32_MAX / chunks) return SLM_ERR_UNSUPPORTED;
 
     const dim3 grid((unsigned)(tiles * chunks), (unsigned)n_list);
 

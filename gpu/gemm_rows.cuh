@@ -53,27 +53,17 @@ template <> struct piece<float, true> {
 
     __device__ void unpack(float (&to)[COUNT]) const
     {
-        to[0] = __uint_as_float(raw.x);
-        to[1] = __uint_as_float(raw.y);
-        to[2] = __uint_as_float(raw.z);
-        to[3] = __uint_as_float(raw.w);
+        slm_gpu_unpack(raw, to);
     }
 };
 
-/* bf16 is the upper half of a binary32. */
 template <> struct piece<__nv_bfloat16, true> {
     enum { COUNT = 8 };
     slm_gpu_words raw;
 
     __device__ void unpack(float (&to)[COUNT]) const
     {
-        const unsigned word[] = {raw.x, raw.y, raw.z, raw.w};
-
-        SLM_UNROLL
-        for (int i = 0; i < COUNT / 2; i++) {
-            to[2 * i] = __uint_as_float(word[i] << 16);
-            to[2 * i + 1] = __uint_as_float(word[i] & 0xffff0000u);
-        }
+        slm_gpu_unpack_halves(raw, to);
     }
 };
 

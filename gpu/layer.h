@@ -42,12 +42,6 @@ static inline slm_status slm_gpu_multiply(const slm_handle *handle,
 }
 #endif
 
-/* Threads of a block that goes through rows of that width. */
-static inline unsigned slm_gpu_threads(size_t width)
-{
-    return width > 224 ? 256u : (unsigned)((width + 31) / 32 * 32);
-}
-
 /* ---- activations: situ.cu, situ_backward.cu; rows of `width`, of one dtype ---- */
 
 /* h = act(gate, up); relu does not look at gate.                              L1, L4 */

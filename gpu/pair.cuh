@@ -104,4 +104,17 @@ __device__ inline double slm_gpu_unordered(unsigned long long word)
     return __longlong_as_double((long long)(word >> 63 ? word & ~(1ull << 63) : ~word));
 }
 
+/* The same of binary32; 0 is no value's. */
+__device__ inline unsigned slm_gpu_ordered(float value)
+{
+    const unsigned bits = __float_as_uint(value + 0.0f);
+
+    return bits >> 31 ? ~bits : bits | 1u << 31;
+}
+
+__device__ inline float slm_gpu_unordered(unsigned word)
+{
+    return __uint_as_float(word >> 31 ? word & ~(1u << 31) : ~word);
+}
+
 #endif

@@ -25,19 +25,6 @@ __device__ inline size_t sampled_row(size_t i, size_t stride)
     return i * stride + ((unsigned)i * 2654435761u >> 16) % (unsigned)stride;
 }
 
-/* Unsigned order of binary32 values; 0 is none of them. No NaN. */
-__device__ inline unsigned ordered(float value)
-{
-    const unsigned bits = __float_as_uint(value + 0.0f);
-
-    return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
-}
-
-__device__ inline float unordered(unsigned word)
-{
-    return __uint_as_float(word & 0x80000000u ? word & 0x7fffffffu : ~word);
-}
-
 /* Ranks of the sample, within which the batch's rank very likely lies: -1 and `taken`
  * where it may lie outside the sample. */
 struct span {
@@ -91,7 +78,7 @@ __device__ inline void sample_pass(const unsigned (&key)[EACH], int shift,
     __syncthreads();
 }
 
-/* The keys that a thread holds of its column; 0: none. Returns how many. */
+/* The keys that a thread holds of its column, in order; 0: none. Returns how many. */
 __device__ inline int take_sample(const slm_gpu_qb_batch &of, size_t stride, size_t e,
                                   unsigned (&key)[EACH])
 {
@@ -108,7 +95,7 @@ __device__ inline int take_sample(const slm_gpu_qb_batch &of, size_t stride, siz
         const size_t t = sampled_row(i, stride);
         const float d = of.alpha[t] - of.score[t * of.n + e];
 
-        if (d == d) key[j] = ordered(d);
+        if (d == d) key[j] = slm_gpu_ordered(d);
         own += d == d;
     }
     return own;
@@ -152,9 +139,10 @@ __global__ void __launch_bounds__(SAMPLE_BLOCK)
     for (int shift = 24; shift >= 0; shift -= 8)
         sample_pass(key, shift, count, word, rank);
     if (threadIdx.x >= COLUMNS || e >= of.n) return;
-    to.bracket[2 * e] = at.low < 0 ? -INFINITY : unordered((unsigned)word[0][column]);
+    to.bracket[2 * e] =
+        at.low < 0 ? -INFINITY : slm_gpu_unordered((unsigned)word[0][column]);
     to.bracket[2 * e + 1] =
-        at.high >= all ? INFINITY : unordered((unsigned)word[1][column]);
+        at.high >= all ? INFINITY : slm_gpu_unordered((unsigned)word[1][column]);
     to.below[e] = to.inside[e] = 0;
 }
 
@@ -275,10 +263,11 @@ __global__ void __launch_bounds__(PICK_BLOCK)
     const size_t below = from.below[e], inside = from.inside[e];
     const bool boundary = of.balance == SLM_BALANCE_STRICT && nth > 0;
     const size_t least = boundary ? nth - 1 : nth; /* ranks least .. nth are needed */
-    const bool there = below <= least && nth < below + inside;
+    const bool there =
+        below <= least && nth < below + inside && inside <= from.capacity;
 
-    if (threadIdx.x == 0) from.done[e] = there && inside <= from.capacity;
-    if (!there || inside > from.capacity) return;
+    if (threadIdx.x == 0) from.done[e] = there;
+    if (!there) return;
 
     const kept_column column = {from.kept + e * from.capacity, inside};
 

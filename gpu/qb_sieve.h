@@ -13,14 +13,13 @@
 
 /* Pieces of workspace. */
 struct slm_gpu_qb_sieve {
-    float *bracket;  /* [n, 2] least and largest r that are kept, rounded to binary32 */
-    unsigned *below; /* [n] elements below them                                       */
-    unsigned
-        *inside;     /* [n] elements between them                                     */
-    unsigned *done;  /* [n] 1: the candidate is written                               */
-    float2 *kept;    /* [n, capacity] alpha and score, in no order                    */
-    size_t capacity; /* 0: too few rows, no sieve                                     */
-    size_t stride;   /* a row of so many is in the sample                             */
+    float *bracket;   /* [n, 2] least and largest r that are kept, as binary32 */
+    unsigned *below;  /* [n] elements below them                               */
+    unsigned *inside; /* [n] elements between them                             */
+    unsigned *done;   /* [n] 1: the candidate is written                       */
+    float2 *kept;     /* [n, capacity] alpha and score, in no order            */
+    size_t capacity;  /* 0: too few rows, no sieve                             */
+    size_t stride;    /* a row of so many is in the sample                     */
 };
 
 /* The sieve of a call, from the arena. */

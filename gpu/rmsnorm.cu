@@ -38,6 +38,20 @@ __device__ inline void load_gain(elements gamma, int at, int left, eight &to)
     if (gamma.data) load(gamma, (size_t)at, left, to);
 }
 
+/* Eight of u and of gamma dr, `left` of which are there, from element i of a row on. */
+__device__ inline void load_slopes(elements u, elements gamma, elements dr, size_t row,
+                                   int i, int left, eight &v,
+                                   double (&g)[SLM_GPU_EIGHT])
+{
+    eight gain, d;
+
+    load(u, row + (size_t)i, left, v);
+    load(dr, row + (size_t)i, left, d);
+    load_gain(gamma, i, left, gain);
+    SLM_UNROLL
+    for (int j = 0; j < SLM_GPU_EIGHT; j++) g[j] = (double)gain[j] * (double)d[j];
+}
+
 /* In every lane. */
 __device__ inline double warp_sum(double sum)
 {
@@ -104,15 +118,14 @@ __global__ void __launch_bounds__(32 * ROWS)
 
     if (row >= rows || slm_gpu_stopped(state)) return;
     for (int i = (int)threadIdx.x * SLM_GPU_EIGHT; i < width; i += STEP) {
-        eight v, gain, d;
+        eight v;
+        double g[SLM_GPU_EIGHT];
 
-        load(u, at + (size_t)i, width - i, v);
-        load(dr, at + (size_t)i, width - i, d);
-        load_gain(gamma, i, width - i, gain);
+        load_slopes(u, gamma, dr, at, i, width - i, v, g);
         SLM_UNROLL
         for (int j = 0; j < SLM_GPU_EIGHT; j++) {
             squares = fma((double)v[j], (double)v[j], squares);
-            sum = fma((double)gain[j] * (double)d[j], (double)v[j], sum);
+            sum = fma(g[j], (double)v[j], sum);
         }
     }
     squares = warp_sum(squares);
@@ -123,17 +136,13 @@ __global__ void __launch_bounds__(32 * ROWS)
 
     if (threadIdx.x == 0) scale[row] = own;
     for (int i = (int)threadIdx.x * SLM_GPU_EIGHT; i < width; i += STEP) {
-        eight v, gain, d;
+        eight v;
+        double g[SLM_GPU_EIGHT];
 
-        load(u, at + (size_t)i, width - i, v);
-        load(dr, at + (size_t)i, width - i, d);
-        load_gain(gamma, i, width - i, gain);
+        load_slopes(u, gamma, dr, at, i, width - i, v, g);
         SLM_UNROLL
-        for (int j = 0; j < SLM_GPU_EIGHT; j++) {
-            const double g = (double)gain[j] * (double)d[j];
-
-            v[j] = (float)((g - (double)v[j] * along) * own);
-        }
+        for (int j = 0; j < SLM_GPU_EIGHT; j++)
+            v[j] = (float)((g[j] - (double)v[j] * along) * own);
         slm_gpu_store_eight_as(du, du_dtype, at + (size_t)i, width - i, v);
     }
 }
@@ -165,7 +174,7 @@ __global__ void __launch_bounds__(COLUMNS *ROWS)
 
 int fits(size_t rows, size_t width)
 {
-    return rows <= INT32_MAX - ROWS && width <= INT32_MAX - STEP;
+    return slm_gpu_fits(rows, ROWS) && slm_gpu_fits(width, STEP);
 }
 
 const slm_gpu_finding refusals[] = {{SLM_ERR_NONFINITE, "u", "finite"},

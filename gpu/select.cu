@@ -16,19 +16,11 @@ namespace
 enum { WARPS = 4, WIDE = 256, FUSED_EXPERTS = 1024, FUSED_CHOSEN = 32 };
 const unsigned FULL = 0xffffffffu;
 
-/* Unsigned order of the keys; -0 becomes +0. A NaN (of a refused bias) is the lowest,
- * and still above 0, which means "taken" or "no expert". */
+/* Unsigned order of the keys. A NaN (of a refused bias) is the lowest, and still above
+ * 0, which means "taken" or "no expert". */
 __device__ inline unsigned ordered(float key)
 {
-    const unsigned bits = __float_as_uint(key + 0.0f);
-
-    if (key != key) return 1;
-    return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
-}
-
-__device__ inline float key_of(unsigned word)
-{
-    return __uint_as_float(word & 0x80000000u ? word & 0x7fffffffu : ~word);
+    return key != key ? 1 : slm_gpu_ordered(key);
 }
 
 __device__ inline bool poisons(float value, int finite)
@@ -201,13 +193,13 @@ __global__ void __launch_bounds__(32 * WARPS) select_rows(slm_gpu_choice c, int 
         }
     }
     if (c.ids && lane < k) c.ids[row * c.k + (size_t)lane] = (int32_t)id;
-    if (c.cutoff && k < n && lane == 0) c.cutoff[row] = key_of(top);
+    if (c.cutoff && k < n && lane == 0) c.cutoff[row] = slm_gpu_unordered(top);
     if (c.weight)
         weigh(
             k, c.weighting, logit, [=](int) { return mine; }, c.weight + row * c.k);
     if (HIST) {
         const slm_gpu_bins bins = slm_gpu_make_bins(c.range, c.edge, (int)c.bins);
-        const float alpha = key_of(top);
+        const float alpha = slm_gpu_unordered(top);
 
         SLM_UNROLL
         for (int i = 0; i < ITEMS; i++) {
@@ -291,10 +283,10 @@ __global__ void __launch_bounds__(WIDE) select_wide(slm_gpu_choice c, int finite
             c.ids[row * c.k + rank] = (int32_t)(FULL - (unsigned)last);
     }
     if (c.cutoff && c.k < c.n && threadIdx.x == 0)
-        c.cutoff[row] = key_of((unsigned)(last >> 32));
+        c.cutoff[row] = slm_gpu_unordered((unsigned)(last >> 32));
     if (c.hist) {
         const slm_gpu_bins bins = slm_gpu_make_bins(c.range, c.edge, (int)c.bins);
-        const float alpha = key_of((unsigned)(last >> 32));
+        const float alpha = slm_gpu_unordered((unsigned)(last >> 32));
 
         for (size_t e = threadIdx.x; e < c.n; e += WIDE) {
             const float score = logit ? slm_gpu_sigmoid(from[e]) : from[e];

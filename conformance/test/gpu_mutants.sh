@@ -14,13 +14,13 @@ fail() { echo "gpu_mutants: $*"; exit 1; }
 list() {
     cat <<'END'
 bias-ignored|select.cu|select.cu|key[i] = ordered(score + c.bias[e]);|key[i] = ordered(score);|route/full-width/* select/bias-extremes/*
-plus-zero-above-minus-zero|select.cu|select.cu|__float_as_uint(key + 0.0f)|__float_as_uint(key)|select/signed-zero/*
+plus-zero-above-minus-zero|select.cu|pair.cuh|__float_as_uint(value + 0.0f)|__float_as_uint(value)|select/signed-zero/*
 zero-weights|select.cu|select.cu|part / total : 1.0 / (double)k|part / total : 0.0|select/signed-zero/*
 infinite-logit-poisons|select.cu|select.cu|finite ? !isfinite(value) : value != value|finite >= 0 && !isfinite(value)|select/infinite-logits/*
 unstable-order|permute.cu|permute.cu|__popc(same & ((1u << lane) - 1))|__popc(same >> lane >> 1)|permute/stable/*
 sigma-of-capped-gate|situ.cu|situ.cuh|const float magnitude = fabsf(a);|const float magnitude = g.num / g.den;|situ/values/*
 eps-outside-root|rmsnorm.cu|rmsnorm.cu|1.0 / sqrt(sum / (double)width + eps) : (double)NAN|1.0 / (sqrt(sum / (double)width) + eps) : (double)NAN|rmsnorm/eps/*
-norm-gradient-without-projection|rmsnorm.cu|rmsnorm.cu|(float)((g - (double)v[j] * along) * own)|(float)((g - 0.0 * (double)v[j] * along) * own)|rmsnorm/gradient-values/*
+norm-gradient-without-projection|rmsnorm.cu|rmsnorm.cu|(float)((g[j] - (double)v[j] * along) * own)|(float)((g[j] - 0.0 * (double)v[j] * along) * own)|rmsnorm/gradient-values/*
 sech-squared-overflows|situ_backward.cu|situ.cuh|4.0 * exp(-twice) / (den * den)|4.0 * exp(twice) / ((1.0 + exp(twice)) * (1.0 + exp(twice)))|situ/gradient-saturated/*
 no-interpolation|hist.cu|hist.cu|slm_gpu_pair_add({(double)t, 0.0}, inside)|slm_gpu_pair{(double)t + 0.5, 0.0}|hist/solve/*
 quantile-floor-of-q|qb.cu|qb_select.cuh|(k * (m - 1) + n - 1) / n|k * m / n|qb/relaxed/*

@@ -69,7 +69,7 @@ grep -E 'undefined symbol|not found' "$out/ldd" && fail "it does not link agains
 nm -D --defined-only "$library" | awk '{ print $3 }' | grep -vE '^(_init|_fini)$' | sort | tr '\n' ' ' >"$out/exports"
 grep -qE '^(slm_backend_emulated )?slm_backend_get slm_gpu_missing $' "$out/exports" ||
     fail "it exports $(cat "$out/exports")"
-nm -D --undefined-only "$library" | grep -qE ' cublas(Create_v2|GemmEx|GemmBatchedEx|Sgemm|GemmStridedBatchedEx)' ||
+nm -D --undefined-only "$library" | grep -qE ' cublasGemm(Batched)?Ex' ||
     fail "it does not call cuBLAS"
 nm -D --undefined-only "$library" | grep -E ' cuda[A-Z]' && fail "CUDA's runtime is not linked in"
 readelf -d "$library" | sed -nE 's/.*\(NEEDED\).*\[(.*)\]/\1/p' |

@@ -8,8 +8,9 @@
 # FOLDER must not exist; what is built on the way stays in FOLDER-build. LIBRARIES: a folder with
 # libslm-gpu.so, libslm-gpu-loop.so and libslm-gpu-roof.so that are built already. The folder holds
 # slmoe, slmoe-host, these three with CUDA's runtime in them, PyTorch's peer, the vectors, the
-# specification, check.sh and every shared library but the C library's own and cuBLAS: 600 MB of cuBLAS stay with the machine's CUDA toolkit or PyTorch, where check.sh looks.
-# cpu-blas and gpu-emu are left out.
+# specification, check.sh and every shared library but the C library's own and cuBLAS: 600 MB of
+# cuBLAS stay with the machine's CUDA toolkit or PyTorch, where check.sh looks. cpu-blas and gpu-emu
+# are left out.
 set -eu
 die() { echo "prebuild: $*" >&2; exit 1; }
 [ $# = 1 ] || [ $# = 2 ] || die "usage: gpu/device/prebuild.sh FOLDER [LIBRARIES]"

@@ -226,6 +226,11 @@ struct batch_job final : job {
     }
 };
 
+static float scalar(const void *at)
+{
+    return *(const float *)at;
+}
+
 static bool is_summed_in_f32(cublasComputeType_t type)
 {
     return type == CUBLAS_COMPUTE_32F || type == CUBLAS_COMPUTE_32F_PEDANTIC;
@@ -275,53 +280,6 @@ cublasStatus_t cublasSetWorkspace_v2(cublasHandle_t, void *workspace, size_t byt
                                                         : CUBLAS_STATUS_INVALID_VALUE;
 }
 
-cublasStatus_t cublasSgemm_v2(cublasHandle_t handle, cublasOperation_t transpose_a,
-                              cublasOperation_t transpose_b, int m, int n, int k,
-                              const float *alpha, const float *a, int lda,
-                              const float *b, int ldb, const float *beta, float *c,
-                              int ldc)
-{
-    const entry in;
-    const call of = {transpose_a, transpose_b, m,          n,   k,   *alpha, *beta,
-                     CUDA_R_32F,  CUDA_R_32F,  CUDA_R_32F, lda, ldb, ldc,    CALLER};
-    const cublasStatus_t status = check(of);
-
-    return status ? status : multiply(handle, of, a, b, c);
-}
-
-cublasStatus_t cublasGemmStridedBatchedEx(
-    cublasHandle_t handle, cublasOperation_t transpose_a, cublasOperation_t transpose_b,
-    int m, int n, int k, const void *alpha, const void *a, cudaDataType a_type, int lda,
-    long long a_stride, const void *b, cudaDataType b_type, int ldb, long long b_stride,
-    const void *beta, void *c, cudaDataType c_type, int ldc, long long c_stride,
-    int count, cublasComputeType_t compute, cublasGemmAlgo_t)
-{
-    const entry in;
-    const call of = {transpose_a,
-                     transpose_b,
-                     m,
-                     n,
-                     k,
-                     *(const float *)alpha,
-                     *(const float *)beta,
-                     a_type,
-                     b_type,
-                     c_type,
-                     lda,
-                     ldb,
-                     ldc,
-                     CALLER};
-    cublasStatus_t status = check(of);
-
-    if (!is_summed_in_f32(compute)) return CUBLAS_STATUS_NOT_SUPPORTED;
-    for (long long i = 0; i < count && !status; i++)
-        status = multiply(
-            handle, of, (const char *)a + i * a_stride * (a_type == CUDA_R_32F ? 4 : 2),
-            (const char *)b + i * b_stride * (b_type == CUDA_R_32F ? 4 : 2),
-            (char *)c + i * c_stride * (c_type == CUDA_R_32F ? 4 : 2));
-    return status;
-}
-
 cublasStatus_t cublasGemmEx(cublasHandle_t handle, cublasOperation_t transpose_a,
                             cublasOperation_t transpose_b, int m, int n, int k,
                             const void *alpha, const void *a, cudaDataType a_type,
@@ -330,20 +288,9 @@ cublasStatus_t cublasGemmEx(cublasHandle_t handle, cublasOperation_t transpose_a
                             cublasComputeType_t compute, cublasGemmAlgo_t)
 {
     const entry in;
-    const call of = {transpose_a,
-                     transpose_b,
-                     m,
-                     n,
-                     k,
-                     *(const float *)alpha,
-                     *(const float *)beta,
-                     a_type,
-                     b_type,
-                     c_type,
-                     lda,
-                     ldb,
-                     ldc,
-                     CALLER};
+    const call of = {transpose_a,   transpose_b,  m,      n,      k,
+                     scalar(alpha), scalar(beta), a_type, b_type, c_type,
+                     lda,           ldb,          ldc,    CALLER};
     const cublasStatus_t status = check(of);
 
     if (!is_summed_in_f32(compute)) return CUBLAS_STATUS_NOT_SUPPORTED;
@@ -360,20 +307,9 @@ cublasStatus_t cublasGemmBatchedEx(cublasHandle_t handle, cublasOperation_t tran
                                    cublasGemmAlgo_t)
 {
     const entry in;
-    const call of = {transpose_a,
-                     transpose_b,
-                     m,
-                     n,
-                     k,
-                     *(const float *)alpha,
-                     *(const float *)beta,
-                     a_type,
-                     b_type,
-                     c_type,
-                     lda,
-                     ldb,
-                     ldc,
-                     CALLER};
+    const call of = {transpose_a,   transpose_b,  m,      n,      k,
+                     scalar(alpha), scalar(beta), a_type, b_type, c_type,
+                     lda,           ldb,          ldc,    CALLER};
     const cublasStatus_t status = count < 0 ? CUBLAS_STATUS_INVALID_VALUE : check(of);
 
     if (!is_summed_in_f32(compute)) return CUBLAS_STATUS_NOT_SUPPORTED;

@@ -17,11 +17,6 @@ static inline void *download(const void *from, size_t bytes)
     return memory;
 }
 
-static inline uint32_t draw(uint32_t *state)
-{
-    return (*state = *state * 1664525u + 1013904223u) >> 8;
-}
-
 /* -1 .. 1, a multiple of 2^-7: bf16 holds it. */
 static inline float real(uint32_t *state)
 {

@@ -367,8 +367,9 @@ static void gemm(int fault_host, int fault_short)
     const int n = fault_short ? 3 : 2;
 
     cublasCreate(&handle);
-    cublasSgemm(handle, CUBLAS_OP_N, /* gemm-host-pointer gemm-too-long */
-                CUBLAS_OP_N, 2, n, 2, &one, a, 2, b, 2, &zero, c, 2);
+    cublasGemmEx(handle, CUBLAS_OP_N, /* gemm-host-pointer gemm-too-long */
+                 CUBLAS_OP_N, 2, n, 2, &one, a, CUDA_R_32F, 2, b, CUDA_R_32F, 2, &zero,
+                 c, CUDA_R_32F, 2, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
     cudaDeviceSynchronize();
     cublasDestroy(handle);
 }

@@ -30,11 +30,6 @@ typedef struct subject {
     slm_weights weights;
 } subject;
 
-static uint32_t draw(uint32_t *state)
-{
-    return (*state = *state * 1664525u + 1013904223u) >> 8;
-}
-
 static slm_tensor *tensor_at(void *base, const slm_field *field)
 {
     return (slm_tensor *)(void *)((char *)base + field->offset);

@@ -15,11 +15,6 @@
 
 enum { SEEDS = 8 };
 
-static uint32_t draw(uint32_t *state)
-{
-    return (*state = *state * 1664525u + 1013904223u) >> 8;
-}
-
 static void normalise(size_t width, const float *u, const float *gamma, double eps,
                       float *r)
 {
