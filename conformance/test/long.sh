@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# What takes long: the studies, every golden value made anew by three builds, tier full, every mutant.
+# What takes long: the studies, every golden value made anew by three builds and by the oracle, each
+# level of the backend cpu, the race build, the folder for a GPU, the page of public cases, tier full,
+# every mutant. A test that does less by default does all of it with LONG=1.
 #
 #   conformance/test/long.sh         after `conformance/quickstart test`; about half an hour on two cores
 set -u

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# The independent oracle still writes the files that are committed; those of tier full alone only with LONG=1. Needs Python with mpmath;
-# skipped without.
+# The independent oracle still writes the files that are committed; those that are of tier full
+# alone with LONG=1 only (conformance/quickstart test --long). Needs Python with mpmath; skipped
+# without.
 cd "${SOURCE:-$(dirname "$0")/../..}" || exit 1
 for python in python3 /usr/bin/python3; do
     if "$python" -c 'import mpmath' 2>/dev/null; then

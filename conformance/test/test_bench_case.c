@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* conformance/test/test_bench_case.c - the arguments of a timed call, and the judged part. */
 #include "bench_case.h"
-#include "vector_fill.h"
 #include "bench_judge.h"
+#include "vector_fill.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
