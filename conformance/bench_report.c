@@ -193,21 +193,21 @@ void bench_json_head(FILE *out, const bench_origin *origin)
 
 void bench_json_roof(FILE *out, const bench_roof *roof)
 {
+    const int on_cpus = !roof->device[0] && !roof->missing[0];
     json_t *reading = json_array(), *line;
 
     for (size_t i = 0; i < roof->n_sizes; i++)
         json_array_append_new(reading,
                               json_pack("[f, f]", roof->size[i], roof->bandwidth[i]));
     line = json_pack("{s:s, s:s, s:I, s:s, s:f, s:f, s:f, s:o}", "kind", "roof",
-                     "device", roof->device[0] ? roof->device : "cpu", "threads",
+                     "device", on_cpus ? "cpu" : roof->device, "threads",
                      (json_int_t)roof->threads, "kernel", roof->kernel, "fma",
                      roof->fma, "dot", roof->dot, "amx", roof->amx, "read", reading);
     if (roof->device[0])
         json_object_update_new(line, json_pack("{s:b, s:f}", "emulated", roof->emulated,
                                                "copy", roof->copy));
     if (roof->missing[0])
-        json_object_update_new(
-            line, json_pack("{s:s, s:s}", "device", "", "missing", roof->missing));
+        json_object_set_new(line, "missing", json_string(roof->missing));
     put(out, line);
 }
 

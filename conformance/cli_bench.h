@@ -34,7 +34,7 @@ void rig_stop(bench_rig *rig); /* accepts NULL */
 /* What a backend calls itself if it is a command, else the name that it was given. */
 const char *rig_name(const bench_rig *rig, size_t subject);
 
-/* Whether it works on a device: its table has device memory, or its command says so in a
+/* 1 when it works on a device, else 0: its table has device memory, or its command says so in a
  * note that begins with "device: ". */
 int rig_on_device(const bench_rig *rig, size_t subject);
 
@@ -115,8 +115,7 @@ typedef struct bench_run {
     bench_item items[BENCH_ITEMS];
     bench_rig *rig;
     size_t threads;
-    bench_roof cpus;   /* of those roofs only the ones are measured that a row */
-    bench_roof device; /* is held against                                      */
+    bench_roof roof[2]; /* of the CPUs, of the device: what a row is held against */
     size_t n_rows;
     bench_row *rows; /* [BENCH_ROWS] */
 } bench_run;

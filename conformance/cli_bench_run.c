@@ -149,7 +149,7 @@ static int open_one(bench_run *run, const bench_item *item, contest *on, size_t 
                     char *why)
 {
     bench_row *row = on->row[index];
-    const bench_roof *roof = rig_on_device(run->rig, index) ? &run->device : &run->cpus;
+    const bench_roof *roof = &run->roof[rig_on_device(run->rig, index)];
     bench_rotation rotation;
 
     if (!rig_open(run->rig, index, &rotation, why) ||
@@ -209,7 +209,7 @@ static int take_accounts(bench_run *run, const contest *on, char *why)
 {
     for (size_t i = 0; run->options->phases && i < run->n_backends; i++) {
         bench_row *row = on->row[i];
-        const bench_roof *roof = rig_on_device(run->rig, i) ? &run->device : &run->cpus;
+        const bench_roof *roof = &run->roof[rig_on_device(run->rig, i)];
         const double calls = row ? (double)(row->n * on->calls[i]) : 0;
 
         if (!row || calls == 0) continue;
@@ -286,20 +286,20 @@ static int time_item(bench_run *run, const bench_item *item, char *why)
     return EXIT_CONFORMS;
 }
 
-/* Measure and print what the rows are held against. */
+/* Measure and print what a row is held against, and nothing else. */
 static int find_roofs(bench_run *run, char *why)
 {
-    bench_roof *const roofs[] = {&run->cpus, &run->device};
     int wanted[2] = {0, 0};
 
     for (size_t i = 0; i < run->n_backends; i++) wanted[rig_on_device(run->rig, i)] = 1;
     for (int device = 0; device < 2; device++) {
+        bench_roof *roof = &run->roof[device];
+
         if (!wanted[device]) continue;
-        if (!rig_roof(run->rig, run->threads, device, largest_set(run), roofs[device],
-                      why))
+        if (!rig_roof(run->rig, run->threads, device, largest_set(run), roof, why))
             return 0;
-        if (run->to.table) bench_table_roof(run->to.table, roofs[device]);
-        if (run->to.jsonl) bench_json_roof(run->to.jsonl, roofs[device]);
+        if (run->to.table) bench_table_roof(run->to.table, roof);
+        if (run->to.jsonl) bench_json_roof(run->to.jsonl, roof);
     }
     return 1;
 }

@@ -300,7 +300,7 @@ static json_t *phases(bench_host *host, const json_t *message)
 {
     bench_slot *slot = slot_of(host, message);
     slm_phase sum[SLM_MAX_PHASES] = {0}, own[SLM_MAX_PHASES];
-    json_t *list = json_array();
+    json_t *list;
     size_t n = 0;
 
     if (!slot || !slot->args) return refuse("phases: nothing is open");
@@ -316,6 +316,7 @@ static json_t *phases(bench_host *host, const json_t *message)
         }
         if (got > n) n = got < SLM_MAX_PHASES ? got : SLM_MAX_PHASES;
     }
+    list = json_array();
     for (size_t i = 0; i < n; i++) json_array_append_new(list, phase_of(&sum[i]));
     return json_pack("{s:s, s:o}", "type", "phases", "list", list);
 }

@@ -47,10 +47,12 @@ static void *fill_part(void *argument)
     return NULL;
 }
 
+/* Threads beside the caller's. */
 static size_t n_threads(size_t n)
 {
     cpu_set_t set;
-    size_t most = sched_getaffinity(0, sizeof set, &set) ? 1 : (size_t)CPU_COUNT(&set);
+    size_t most =
+        sched_getaffinity(0, sizeof set, &set) ? 0 : (size_t)CPU_COUNT(&set) - 1;
 
     if (most > MOST) most = MOST;
     return n / WORTH < most ? n / WORTH : most;
