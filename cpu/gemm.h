@@ -13,7 +13,6 @@
 
 enum {
     SLM_CPU_WIDTH = 32,   /* columns of a panel                                  */
-    SLM_CPU_DEPTH = 320,  /* of the inner index, taken through all rows at once   */
     SLM_CPU_STEP = 32,    /* of the inner index: a panel of bf16 has whole ones   */
     SLM_CPU_ACROSS = 192, /* most rows of a block: they share a read of a panel  */
     SLM_CPU_AMX_GROUP = 4 /* slm_cpu_level.group of tiles                        */

@@ -8,6 +8,7 @@
 #define LANES 16
 #define TILE_ROWS 12
 #define FEW_ROWS 6
+#define DEPTH 320
 
 typedef __m512 vec;
 #define vec_zero() _mm512_setzero_ps()

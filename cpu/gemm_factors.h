@@ -7,7 +7,7 @@ enum { GROUP = 4 }; /* panels packed at once: rows of w are read in longer piece
 /* Columns [col, col + cols) of w, at most GROUP panels, elements [first, first + depth)
  * of the inner index. */
 static void pack_group(const slm_cpu_linear *of, size_t col, size_t cols, size_t first,
-                       size_t depth, float to[GROUP][SLM_CPU_DEPTH * SLM_CPU_WIDTH])
+                       size_t depth, float to[GROUP][DEPTH * SLM_CPU_WIDTH])
 {
     const size_t ld = of->w.ld;
     const int rows_are_columns = (of->how & (SLM_CPU_BACK | SLM_CPU_OUTER)) == 0;
@@ -43,14 +43,14 @@ static int reads_in_place(const slm_cpu_linear *of, size_t cols)
 static void gemm(const slm_cpu_linear *of)
 {
     enum { COLS = GROUP * SLM_CPU_WIDTH };
-    float panels[GROUP][SLM_CPU_DEPTH * SLM_CPU_WIDTH] __attribute__((aligned(64)));
+    float panels[GROUP][DEPTH * SLM_CPU_WIDTH] __attribute__((aligned(64)));
     const int outer = (of->how & SLM_CPU_OUTER) != 0;
     const int add = (of->how & SLM_CPU_ADD) != 0;
     const size_t ldx = of->x.ld;
 
-    for (size_t k = 0; k < of->inner; k += SLM_CPU_DEPTH) {
+    for (size_t k = 0; k < of->inner; k += DEPTH) {
         const size_t left = of->inner - k;
-        const size_t depth = left < SLM_CPU_DEPTH ? left : SLM_CPU_DEPTH;
+        const size_t depth = left < DEPTH ? left : DEPTH;
         const rows_of x = outer ? (rows_of){of->x.data + k * ldx, 1, ldx}
                                 : (rows_of){of->x.data + k, ldx, 1};
 

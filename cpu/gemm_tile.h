@@ -5,12 +5,15 @@
  *   LANES            of a vector
  *   TILE_ROWS        most rows of a tile of two vectors, 12, 6 or 4
  *   FEW_ROWS         most rows of a tile of four vectors, 6, 3 or 2
+ *   DEPTH            of the inner index, taken through all rows at once: what a tile
+ *                    reads of a panel in so many steps stays in the first cache, or
+ *                    nearly
  *   vec              a vector; vec_zero, vec_set, vec_load, vec_store, vec_fma(a, b, c)
  *   vec_even(p)      binary32 of the bf16 elements p[0], p[2], ...; vec_odd: p[1], ...
  *
  * Method   a tile keeps rows x vectors of sums in registers and walks the inner index.
- *          Many rows: SLM_CPU_DEPTH steps of a panel, which then lie in the first
- *          cache, serve all rows. Few rows: a panel is streamed once, ahead of use.
+ *          Many rows: DEPTH steps of a tile's columns of a panel serve all rows,
+ *          then the next columns. Few rows: a panel is streamed once, ahead of use.
  * Order    one chain a sum, ascending: gemm.h. */
 
 #define ROWS_1(X) X(0)
@@ -26,19 +29,19 @@
 #define ROWS_11(X) ROWS_10(X) X(10)
 #define ROWS_12(X) ROWS_11(X) X(11)
 
-/* Element of row i at the current step: four pointers and two distances name all. */
-#define AT_0 x0[0]
-#define AT_1 x0[row]
-#define AT_2 x0[2 * row]
-#define AT_3 x3[0]
-#define AT_4 x3[row]
-#define AT_5 x3[2 * row]
-#define AT_6 x6[0]
-#define AT_7 x6[row]
-#define AT_8 x6[2 * row]
-#define AT_9 x9[0]
-#define AT_10 x9[row]
-#define AT_11 x9[2 * row]
+/* Element of row i, `at` elements on: four pointers and two distances name all. */
+#define AT_0 x0[at]
+#define AT_1 x0[row + at]
+#define AT_2 x0[2 * row + at]
+#define AT_3 x3[at]
+#define AT_4 x3[row + at]
+#define AT_5 x3[2 * row + at]
+#define AT_6 x6[at]
+#define AT_7 x6[row + at]
+#define AT_8 x6[2 * row + at]
+#define AT_9 x9[at]
+#define AT_10 x9[row + at]
+#define AT_11 x9[2 * row + at]
 
 /* Rows of x: element (i, k) at x[i row + k step]. */
 typedef struct rows_of {
@@ -48,6 +51,8 @@ typedef struct rows_of {
 } rows_of;
 
 /* ---- tiles of two vectors: y [rows, 2 LANES] from a panel, of rows 32 wide ---- */
+
+enum { TILE_COLS = 2 * LANES };
 
 typedef void tile(const float *x0, size_t row, size_t step, const float *w, size_t ldw,
                   size_t inner, float *y, size_t ldy, int add);
@@ -69,6 +74,9 @@ typedef void tile(const float *x0, size_t row, size_t step, const float *w, size
 
 /* What lies AHEAD rows of the panel further, for a panel that is streamed. */
 enum { AHEAD = 24 };
+#define FETCH_2(w, ldw)                                                                \
+    __builtin_prefetch((w) + AHEAD * (ldw));                                           \
+    if (LANES > 8) __builtin_prefetch((w) + AHEAD * (ldw) + 16);
 #define FETCH(w, ldw)                                                                  \
     __builtin_prefetch((w) + AHEAD * (ldw));                                           \
     __builtin_prefetch((w) + AHEAD * (ldw) + 16);
@@ -76,11 +84,31 @@ enum { AHEAD = 24 };
     __builtin_prefetch((w) + AHEAD * 2 * SLM_CPU_WIDTH);                               \
     __builtin_prefetch((w) + AHEAD * 2 * SLM_CPU_WIDTH + 32);
 
-#define NEXT_X()                                                                       \
-    x0 += step;                                                                        \
-    x3 += step;                                                                        \
-    x6 += step;                                                                        \
-    x9 += step;
+#define NEXT_X(by)                                                                     \
+    x0 += (by);                                                                        \
+    x3 += (by);                                                                        \
+    x6 += (by);                                                                        \
+    x9 += (by);
+
+/* Step u from here on. */
+#define WALK_ONE_2(n, u, step, ldw)                                                    \
+    {                                                                                  \
+        const size_t at = (u) * (step);                                                \
+        const vec left = vec_load(w + (u) * (ldw));                                    \
+        const vec right = vec_load(w + (u) * (ldw) + LANES);                           \
+                                                                                       \
+        FETCH_2(w + (u) * (ldw), ldw)                                                  \
+        ROWS_##n(STEP_2)                                                               \
+    }
+#define WALK_2(n, step, ldw)                                                           \
+    for (; k + 4 <= inner; k += 4) {                                                   \
+        WALK_ONE_2(n, 0, step, ldw)                                                    \
+        WALK_ONE_2(n, 1, step, ldw)                                                    \
+        WALK_ONE_2(n, 2, step, ldw)                                                    \
+        WALK_ONE_2(n, 3, step, ldw)                                                    \
+        NEXT_X(4 * (step))                                                             \
+        w += 4 * (ldw);                                                                \
+    }
 
 #define BEGIN_2(n)                                                                     \
     const float *x3 = x0 + (n > 3 ? 3 * row : 0);                                      \
@@ -96,13 +124,16 @@ enum { AHEAD = 24 };
     static void tile_##n(const float *x0, size_t row, size_t step, const float *w,     \
                          size_t ldw, size_t inner, float *y, size_t ldy, int add)      \
     {                                                                                  \
+        size_t k = 0;                                                                  \
         BEGIN_2(n)                                                                     \
-        for (size_t k = 0; k < inner; k++) {                                           \
-            const vec left = vec_load(w), right = vec_load(w + LANES);                 \
-                                                                                       \
-            FETCH(w, ldw)                                                              \
-            ROWS_##n(STEP_2);                                                          \
-            NEXT_X()                                                                   \
+        if (step == 1 && ldw == SLM_CPU_WIDTH) { /* constants: shorter instructions */ \
+            WALK_2(n, 1, SLM_CPU_WIDTH)                                                \
+        } else {                                                                       \
+            WALK_2(n, step, ldw)                                                       \
+        }                                                                              \
+        for (; k < inner; k++) {                                                       \
+            WALK_ONE_2(n, 0, step, ldw)                                                \
+            NEXT_X(step)                                                               \
             w += ldw;                                                                  \
         }                                                                              \
         ROWS_##n(STORE_2);                                                             \
@@ -115,18 +146,19 @@ enum { AHEAD = 24 };
         BEGIN_2(n)                                                                     \
         for (size_t k = 0; k < inner; k += 2) {                                        \
             {                                                                          \
+                const size_t at = 0;                                                   \
                 const vec left = vec_even(w), right = vec_even(w + 2 * LANES);         \
                                                                                        \
                 FETCH_HALF(w)                                                          \
-                ROWS_##n(STEP_2);                                                      \
-                NEXT_X()                                                               \
+                ROWS_##n(STEP_2)                                                       \
             }                                                                          \
             if (k + 1 < inner) {                                                       \
+                const size_t at = step;                                                \
                 const vec left = vec_odd(w), right = vec_odd(w + 2 * LANES);           \
                                                                                        \
-                ROWS_##n(STEP_2);                                                      \
-                NEXT_X()                                                               \
+                ROWS_##n(STEP_2)                                                       \
             }                                                                          \
+            NEXT_X(2 * step)                                                           \
             w += 2 * SLM_CPU_WIDTH;                                                    \
         }                                                                              \
         ROWS_##n(STORE_2);                                                             \
@@ -183,41 +215,39 @@ static void run_tile(size_t rows, const rows_of *x, const weights_of *w, size_t 
         tiles[rows](x->x, x->row, x->step, from, w->ld, inner, y, ldy, add);
 }
 
-/* All columns of a panel that y has, `cols` of them, for up to TILE_ROWS rows. */
-static void tile_panel(size_t rows, size_t cols, const rows_of *x, const weights_of *w,
-                       size_t inner, float *y, size_t ldy, int add)
+/* Of up to TILE_ROWS rows the columns from `col` of the panel on, where y has fewer
+ * than a tile. */
+static void edge_tile(size_t rows, size_t cols, const rows_of *x, const weights_of *w,
+                      size_t col, size_t inner, float *y, size_t ldy, int add)
 {
-    enum { COLS = 2 * LANES };
+    float edge[TILE_ROWS * TILE_COLS] __attribute__((aligned(64)));
 
-    for (size_t col = 0; col < cols; col += COLS) {
-        const size_t have = cols - col < COLS ? cols - col : COLS;
-        float edge[TILE_ROWS * COLS] __attribute__((aligned(64)));
-
-        if (have == COLS) {
-            run_tile(rows, x, w, col, inner, y + col, ldy, add);
-            continue;
-        }
-        memset(edge, 0, sizeof edge);
-        for (size_t i = 0; add && i < rows; i++)
-            memcpy(edge + i * COLS, y + i * ldy + col, have * sizeof *y);
-        run_tile(rows, x, w, col, inner, edge, COLS, add);
-        for (size_t i = 0; i < rows; i++)
-            memcpy(y + i * ldy + col, edge + i * COLS, have * sizeof *y);
-    }
+    memset(edge, 0, sizeof edge);
+    for (size_t i = 0; add && i < rows; i++)
+        memcpy(edge + i * TILE_COLS, y + i * ldy, cols * sizeof *y);
+    run_tile(rows, x, w, col, inner, edge, TILE_COLS, add);
+    for (size_t i = 0; i < rows; i++)
+        memcpy(y + i * ldy, edge + i * TILE_COLS, cols * sizeof *y);
 }
 
-/* The same for any number of rows, in tiles as even as can be. */
+/* All columns of a panel that y has, `cols` of them, for any number of rows, in tiles
+ * as even as can be. */
 static void rows_panel(size_t rows, size_t cols, const rows_of *x, const weights_of *w,
                        size_t inner, float *y, size_t ldy, int add)
 {
     const size_t n = slm_cpu_ceil_div(rows, TILE_ROWS);
 
-    for (size_t i = 0; i < n; i++) {
-        const size_t first = rows * i / n, end = rows * (i + 1) / n;
-        const rows_of part = {x->x + first * x->row, x->row, x->step};
+    for (size_t col = 0; col < cols; col += TILE_COLS)
+        for (size_t i = 0; i < n; i++) {
+            const size_t first = rows * i / n, end = rows * (i + 1) / n;
+            const rows_of part = {x->x + first * x->row, x->row, x->step};
+            float *to = y + first * ldy + col;
 
-        tile_panel(end - first, cols, &part, w, inner, y + first * ldy, ldy, add);
-    }
+            if (cols - col < TILE_COLS)
+                edge_tile(end - first, cols - col, &part, w, col, inner, to, ldy, add);
+            else
+                run_tile(end - first, &part, w, col, inner, to, ldy, add);
+        }
 }
 
 /* ---- tiles of four vectors: few rows, weights streamed ---- */
@@ -377,11 +407,11 @@ static void few_panels(const slm_cpu_strip *on, const char *panel, size_t bytes,
 
 /* ---- packed weights ---- */
 
-/* A panel is streamed through few tiles; SLM_CPU_DEPTH steps of it serve many. */
+/* A panel is streamed through few tiles; DEPTH steps of it serve many. */
 static void many_panels(const slm_cpu_strip *on, size_t bytes)
 {
     const int many = on->rows > 2 * TILE_ROWS;
-    const size_t cuts = many ? slm_cpu_ceil_div(on->inner, SLM_CPU_DEPTH) : 1;
+    const size_t cuts = many ? slm_cpu_ceil_div(on->inner, DEPTH) : 1;
     const size_t most = (slm_cpu_ceil_div(on->inner, cuts) + 1) / 2 * 2;
 
     for (size_t k = 0; k < on->inner; k += most) {
