@@ -161,48 +161,60 @@ static int has_amx(void)
 
 /* ---- reading ---- */
 
-typedef uint32_t words __attribute__((vector_size(64)));
+typedef struct line {
+    unsigned char bytes[64];
+} line;
+typedef uint32_t part16 __attribute__((vector_size(16), may_alias));
+typedef uint32_t part32 __attribute__((vector_size(32), may_alias));
+typedef uint32_t part64 __attribute__((vector_size(64), may_alias));
+
+/* What is read of a line, in parts that a register holds, is gathered in one. */
+#define GATHER(part, all, from)                                                        \
+    {                                                                                  \
+        const part *at = (const part *)(const void *)(from);                           \
+        part found = at[0];                                                            \
+                                                                                       \
+        for (size_t p = 1; p < sizeof(line) / sizeof(part); p++) found ^= at[p];       \
+        all ^= found;                                                                  \
+    }
 
 /* Four streams at once, asked for ahead, or one. */
-static inline __attribute__((always_inline)) uint32_t read_all(const words *data,
-                                                               size_t n, int streams)
-{
-    const size_t step = streams ? n / 4 : 1, stride = streams ? 1 : 4;
-    const words *at = data;
-    words a = {0}, b = {0}, c = {0}, d = {0};
-
-    for (size_t i = 0; i < n / 4; i++, at += stride) {
-        if (streams) {
-            __builtin_prefetch(at + AHEAD);
-            __builtin_prefetch(at + step + AHEAD);
-            __builtin_prefetch(at + 2 * step + AHEAD);
-            __builtin_prefetch(at + 3 * step + AHEAD);
-        }
-        a ^= at[0];
-        b ^= at[step];
-        c ^= at[2 * step];
-        d ^= at[3 * step];
-    }
-    a ^= b ^ c ^ d;
+#define READ(part)                                                                     \
+    const size_t step = streams ? n / 4 : 1, stride = streams ? 1 : 4;                 \
+    const line *here = data;                                                           \
+    part a = {0}, b = {0}, c = {0}, d = {0};                                           \
+                                                                                       \
+    for (size_t i = 0; i < n / 4; i++, here += stride) {                               \
+        if (streams) {                                                                 \
+            __builtin_prefetch(here + AHEAD);                                          \
+            __builtin_prefetch(here + step + AHEAD);                                   \
+            __builtin_prefetch(here + 2 * step + AHEAD);                               \
+            __builtin_prefetch(here + 3 * step + AHEAD);                               \
+        }                                                                              \
+        GATHER(part, a, here)                                                          \
+        GATHER(part, b, here + step)                                                   \
+        GATHER(part, c, here + 2 * step)                                               \
+        GATHER(part, d, here + 3 * step)                                               \
+    }                                                                                  \
+    a ^= b ^ c ^ d;                                                                    \
     return a[0];
-}
 
-static uint32_t read_plain(const words *data, size_t n, int streams)
+static uint32_t read_plain(const line *data, size_t n, int streams)
 {
-    return read_all(data, n, streams);
+    READ(part16)
 }
 
 #ifdef SLM_X86
-__attribute__((target("avx2"))) static uint32_t read_avx2(const words *data, size_t n,
+__attribute__((target("avx2"))) static uint32_t read_avx2(const line *data, size_t n,
                                                           int streams)
 {
-    return read_all(data, n, streams);
+    READ(part32)
 }
 
-__attribute__((target("avx512f"))) static uint32_t read_avx512(const words *data,
+__attribute__((target("avx512f"))) static uint32_t read_avx512(const line *data,
                                                                size_t n, int streams)
 {
-    return read_all(data, n, streams);
+    READ(part64)
 }
 #endif
 
@@ -211,14 +223,14 @@ __attribute__((target("avx512f"))) static uint32_t read_avx512(const words *data
 typedef struct crew {
     pthread_barrier_t together;
     double (*compute)(size_t times); /* or, if NULL, */
-    uint32_t (*read)(const words *data, size_t n, int streams);
+    uint32_t (*read)(const line *data, size_t n, int streams);
     int streams;
     size_t times;
 } crew;
 
 typedef struct member {
     crew *all;
-    const words *data;
+    const line *data;
     size_t n;
     double seconds;
     double busy; /* of them on a CPU */
@@ -259,7 +271,7 @@ static void *run_member(void *argument)
 /* Work a second of all threads together; 0 without memory. *busy: of the first. What only
  * computes is slowed down by others only while it is off its CPU, so those seconds do not
  * count; what reads shares the memory with the other threads, so all count. */
-static double run_crew(crew *all, const words *data, size_t n_words, size_t threads,
+static double run_crew(crew *all, const line *data, size_t n_words, size_t threads,
                        double *busy)
 {
     member *members = calloc(threads, sizeof *members);
@@ -293,7 +305,7 @@ static double run_crew(crew *all, const words *data, size_t n_words, size_t thre
 
 /* The best of several runs of about two milliseconds: a slice of time that others leave
  * alone now and then. */
-static double best_rate(crew *all, const words *data, size_t n_words, size_t threads)
+static double best_rate(crew *all, const line *data, size_t n_words, size_t threads)
 {
     const double end = stopwatch_now() + LONGEST;
     double best = 0, busy = 0;
@@ -322,7 +334,7 @@ static double peak_of(double (*compute)(size_t times), size_t threads)
 typedef struct kernels {
     const char *name;
     double (*compute)(size_t times);
-    uint32_t (*read)(const words *data, size_t n, int streams);
+    uint32_t (*read)(const line *data, size_t n, int streams);
 } kernels;
 
 static kernels pick(void)
@@ -352,7 +364,7 @@ static int measure_reading(bench_roof *out, const kernels *use, double largest)
 {
     const size_t smallest = out->threads << 14, most = most_bytes();
     size_t n = 1;
-    words *data;
+    line *data;
 
     while (n < BENCH_SIZES && (double)(smallest << (n - 1)) < largest &&
            smallest << n <= most)
