@@ -73,7 +73,7 @@ typedef void tile(const float *x0, size_t row, size_t step, const float *w, size
     vec_store(y + i * ldy + LANES, b##i);
 
 /* What lies AHEAD rows of the panel further, for a panel that is streamed. */
-enum { AHEAD = 24 };
+enum { AHEAD = LANES > 8 ? 24 : 64 };
 #define FETCH_2(w, ldw)                                                                \
     __builtin_prefetch((w) + AHEAD * (ldw));                                           \
     if (LANES > 8) __builtin_prefetch((w) + AHEAD * (ldw) + 16);
