@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # What takes long: the studies, every golden value made anew by three builds and by the oracle, each
-# level of the backend cpu, the race build, the folder for a GPU, the page of public cases, tier full,
-# every mutant. A test that does less by default does all of it with LONG=1.
+# level of the backend cpu, the race build, the folder for a GPU, how cost grows, the page of public
+# cases, tier full, every mutant. A test that does less by default does all of it with LONG=1.
 #
 #   conformance/test/long.sh         after `conformance/quickstart test`; about half an hour on two cores
 set -u
@@ -86,6 +86,9 @@ if [ -f build/libslm-gpu-emu-race.so ]; then
     LONG=1 bash conformance/test/gpu_device.sh
     case $? in 0 | 77) ;; *) fail "gpu_device" ;; esac
 fi
+say "how the cost of cpu grows"
+bash conformance/test/growth.sh
+case $? in 0 | 77) ;; *) fail "growth" ;; esac
 say "the page of public cases"
 LONG=1 bash conformance/test/public_cases.sh || fail "public_cases"
 say "a saving process, killed 200 times"
