@@ -25,35 +25,98 @@ static void pack_group(const slm_cpu_linear *of, size_t col, size_t cols, size_t
             const size_t have = cols - j < SLM_CPU_WIDTH ? cols - j : SLM_CPU_WIDTH;
             float *row = to[p] + k * SLM_CPU_WIDTH;
 
+            if (have == SLM_CPU_WIDTH) {
+                memcpy(row, from + j, sizeof(float[SLM_CPU_WIDTH]));
+                continue;
+            }
             memcpy(row, from + j, have * sizeof *row);
             memset(row + have, 0, (SLM_CPU_WIDTH - have) * sizeof *row);
         }
     }
 }
 
-/* Whole panels of w are read where they lie, unless many rows would read them again and
- * again from the few sets of the cache that rows of w a multiple of 4096 bytes apart
- * share. */
+/* ---- x of a gradient: a sum over its rows ---- */
+
+enum {
+    OUTER_ROWS = 256,  /* most that are packed                                        */
+    OUTER_DEPTH = 256, /* steps for which they are, and the second cache holds them   */
+    TOGETHER = 16,     /* steps whose rows stay in the first cache while all are read */
+    WORTH = 64         /* steps and rows from which on packing pays                   */
+};
+
+/* Steps of one tile's columns; `high` is a constant. */
+static inline __attribute__((always_inline)) void
+copy_steps(const float *from, size_t ld, size_t steps, size_t high, float *to)
+{
+    for (size_t k = 0; k < steps; k++)
+        memcpy(to + k * high, from + k * ld, high * sizeof *to);
+}
+
+#define COPY_STEPS(n)                                                                  \
+    case n + 1:                                                                        \
+        copy_steps(from, ld, steps, n + 1, to);                                        \
+        break;
+#define COPY_ALL(n) ROWS_##n(COPY_STEPS)
+#define COPY_EACH(n) COPY_ALL(n)
+
+static void copy_tile(const float *from, size_t ld, size_t steps, size_t high,
+                      float *to)
+{
+    switch (high) {
+        COPY_EACH(TILE_ROWS)
+    }
+}
+
+/* Columns [0, rows) of x [depth, ..] in the order in which tiles read them. */
+static void pack_columns(const float *x, size_t ld, size_t rows, size_t depth,
+                         float *to)
+{
+    const size_t n = slm_cpu_ceil_div(rows, TILE_ROWS);
+
+    for (size_t k = 0; k < depth; k += TOGETHER)
+        for (size_t i = 0; i < n; i++) {
+            const size_t first = rows * i / n, high = rows * (i + 1) / n - first;
+
+            copy_tile(x + k * ld + first, ld,
+                      depth - k < TOGETHER ? depth - k : TOGETHER, high,
+                      to + first * depth + k * high);
+        }
+}
+
+/* ---- the product ---- */
+
+/* Whole panels of w are read where they lie, unless many rows would read many of its
+ * rows again and again: they share few sets of a cache. */
 static int reads_in_place(const slm_cpu_linear *of, size_t cols)
 {
     return (of->how & (SLM_CPU_BACK | SLM_CPU_OUTER)) && cols % SLM_CPU_WIDTH == 0 &&
-           (of->rows <= 2 * TILE_ROWS || of->w.ld % 1024 != 0);
+           (of->rows < WORTH || of->inner < WORTH);
 }
 
-static void gemm(const slm_cpu_linear *of)
+static int packs_x(const slm_cpu_linear *of)
+{
+    return (of->how & SLM_CPU_OUTER) && of->rows <= OUTER_ROWS && of->inner >= WORTH &&
+           of->cols >= WORTH;
+}
+
+/* `panels` and `packed` are scratch; packed is NULL where x is read as it lies. */
+static void multiply_factors(const slm_cpu_linear *of,
+                             float panels[GROUP][DEPTH * SLM_CPU_WIDTH], float *packed)
 {
     enum { COLS = GROUP * SLM_CPU_WIDTH };
-    float panels[GROUP][DEPTH * SLM_CPU_WIDTH] __attribute__((aligned(64)));
     const int outer = (of->how & SLM_CPU_OUTER) != 0;
     const int add = (of->how & SLM_CPU_ADD) != 0;
-    const size_t ldx = of->x.ld;
+    const size_t ldx = of->x.ld,
+                 most = packed && DEPTH > OUTER_DEPTH ? OUTER_DEPTH : DEPTH;
 
-    for (size_t k = 0; k < of->inner; k += DEPTH) {
+    for (size_t k = 0; k < of->inner; k += most) {
         const size_t left = of->inner - k;
-        const size_t depth = left < DEPTH ? left : DEPTH;
-        const rows_of x = outer ? (rows_of){of->x.data + k * ldx, 1, ldx}
-                                : (rows_of){of->x.data + k, ldx, 1};
+        const size_t depth = left < most ? left : most;
+        const rows_of x = packed  ? (rows_of){packed, 0, 0, 1}
+                          : outer ? (rows_of){of->x.data + k * ldx, 1, ldx, 0}
+                                  : (rows_of){of->x.data + k, ldx, 1, 0};
 
+        if (packed) pack_columns(of->x.data + k * ldx, ldx, of->rows, depth, packed);
         for (size_t col = 0; col < of->cols; col += COLS) {
             const size_t cols = of->cols - col < COLS ? of->cols - col : COLS;
             const int in_place = reads_in_place(of, cols);
@@ -71,4 +134,12 @@ static void gemm(const slm_cpu_linear *of)
             }
         }
     }
+}
+
+static void gemm(const slm_cpu_linear *of)
+{
+    float panels[GROUP][DEPTH * SLM_CPU_WIDTH] __attribute__((aligned(64)));
+    float packed[OUTER_ROWS * OUTER_DEPTH] __attribute__((aligned(64)));
+
+    multiply_factors(of, panels, packs_x(of) ? packed : NULL);
 }

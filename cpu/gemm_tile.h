@@ -29,25 +29,28 @@
 #define ROWS_11(X) ROWS_10(X) X(10)
 #define ROWS_12(X) ROWS_11(X) X(11)
 
-/* Element of row i, `at` elements on: four pointers and two distances name all. */
-#define AT_0 x0[at]
-#define AT_1 x0[row + at]
-#define AT_2 x0[2 * row + at]
+/* Element of row i, `at` elements on: four pointers and a distance from row to row
+ * name all. */
+#define AT_0 x0[0 * across + at]
+#define AT_1 x0[across + at]
+#define AT_2 x0[2 * across + at]
 #define AT_3 x3[at]
-#define AT_4 x3[row + at]
-#define AT_5 x3[2 * row + at]
+#define AT_4 x3[across + at]
+#define AT_5 x3[2 * across + at]
 #define AT_6 x6[at]
-#define AT_7 x6[row + at]
-#define AT_8 x6[2 * row + at]
+#define AT_7 x6[across + at]
+#define AT_8 x6[2 * across + at]
 #define AT_9 x9[at]
-#define AT_10 x9[row + at]
-#define AT_11 x9[2 * row + at]
+#define AT_10 x9[across + at]
+#define AT_11 x9[2 * across + at]
 
-/* Rows of x: element (i, k) at x[i row + k step]. */
+/* Rows of x: element (i, k) at x[i row + k step]. Or packed: a tile of `high` rows from
+ * `first` on begins at x[first inner], its element (i, k) is i + k high further. */
 typedef struct rows_of {
     const float *x;
     size_t row;
     size_t step;
+    int packed;
 } rows_of;
 
 /* ---- tiles of two vectors: y [rows, 2 LANES] from a panel, of rows 32 wide ---- */
@@ -91,21 +94,21 @@ enum { AHEAD = LANES > 8 ? 24 : 64 };
     x9 += (by);
 
 /* Step u from here on. */
-#define WALK_ONE_2(n, u, step, ldw)                                                    \
+#define WALK_ONE_2(n, u, apart, step, ldw)                                             \
     {                                                                                  \
-        const size_t at = (u) * (step);                                                \
+        const size_t across = (apart), at = (u) * (step);                              \
         const vec left = vec_load(w + (u) * (ldw));                                    \
         const vec right = vec_load(w + (u) * (ldw) + LANES);                           \
                                                                                        \
         FETCH_2(w + (u) * (ldw), ldw)                                                  \
         ROWS_##n(STEP_2)                                                               \
     }
-#define WALK_2(n, step, ldw)                                                           \
+#define WALK_2(n, apart, step, ldw)                                                    \
     for (; k + 4 <= inner; k += 4) {                                                   \
-        WALK_ONE_2(n, 0, step, ldw)                                                    \
-        WALK_ONE_2(n, 1, step, ldw)                                                    \
-        WALK_ONE_2(n, 2, step, ldw)                                                    \
-        WALK_ONE_2(n, 3, step, ldw)                                                    \
+        WALK_ONE_2(n, 0, apart, step, ldw)                                             \
+        WALK_ONE_2(n, 1, apart, step, ldw)                                             \
+        WALK_ONE_2(n, 2, apart, step, ldw)                                             \
+        WALK_ONE_2(n, 3, apart, step, ldw)                                             \
         NEXT_X(4 * (step))                                                             \
         w += 4 * (ldw);                                                                \
     }
@@ -126,13 +129,16 @@ enum { AHEAD = LANES > 8 ? 24 : 64 };
     {                                                                                  \
         size_t k = 0;                                                                  \
         BEGIN_2(n)                                                                     \
-        if (step == 1 && ldw == SLM_CPU_WIDTH) { /* constants: shorter instructions */ \
-            WALK_2(n, 1, SLM_CPU_WIDTH)                                                \
-        } else {                                                                       \
-            WALK_2(n, step, ldw)                                                       \
+        /* constants: rows as they lie, rows packed by tiles */                        \
+        if (step == 1 && ldw == SLM_CPU_WIDTH) {                                       \
+            WALK_2(n, row, 1, SLM_CPU_WIDTH)                                           \
+        } else if (step == 1) {                                                        \
+            WALK_2(n, row, 1, ldw)                                                     \
+        } else if (row == 1 && step == n && ldw == SLM_CPU_WIDTH) {                    \
+            WALK_2(n, 1, n, SLM_CPU_WIDTH)                                             \
         }                                                                              \
         for (; k < inner; k++) {                                                       \
-            WALK_ONE_2(n, 0, step, ldw)                                                \
+            WALK_ONE_2(n, 0, row, step, ldw)                                           \
             NEXT_X(step)                                                               \
             w += ldw;                                                                  \
         }                                                                              \
@@ -146,14 +152,14 @@ enum { AHEAD = LANES > 8 ? 24 : 64 };
         BEGIN_2(n)                                                                     \
         for (size_t k = 0; k < inner; k += 2) {                                        \
             {                                                                          \
-                const size_t at = 0;                                                   \
+                const size_t across = row, at = 0;                                     \
                 const vec left = vec_even(w), right = vec_even(w + 2 * LANES);         \
                                                                                        \
                 FETCH_HALF(w)                                                          \
                 ROWS_##n(STEP_2)                                                       \
             }                                                                          \
             if (k + 1 < inner) {                                                       \
-                const size_t at = step;                                                \
+                const size_t across = row, at = step;                                  \
                 const vec left = vec_odd(w), right = vec_odd(w + 2 * LANES);           \
                                                                                        \
                 ROWS_##n(STEP_2)                                                       \
@@ -230,6 +236,12 @@ static void edge_tile(size_t rows, size_t cols, const rows_of *x, const weights_
         memcpy(y + i * ldy, edge + i * TILE_COLS, cols * sizeof *y);
 }
 
+static rows_of tile_of(const rows_of *x, size_t first, size_t end, size_t inner)
+{
+    if (x->packed) return (rows_of){x->x + first * inner, 1, end - first, 1};
+    return (rows_of){x->x + first * x->row, x->row, x->step, 0};
+}
+
 /* All columns of a panel that y has, `cols` of them, for any number of rows, in tiles
  * as even as can be. */
 static void rows_panel(size_t rows, size_t cols, const rows_of *x, const weights_of *w,
@@ -240,7 +252,7 @@ static void rows_panel(size_t rows, size_t cols, const rows_of *x, const weights
     for (size_t col = 0; col < cols; col += TILE_COLS)
         for (size_t i = 0; i < n; i++) {
             const size_t first = rows * i / n, end = rows * (i + 1) / n;
-            const rows_of part = {x->x + first * x->row, x->row, x->step};
+            const rows_of part = tile_of(x, first, end, inner);
             float *to = y + first * ldy + col;
 
             if (cols - col < TILE_COLS)
@@ -425,7 +437,7 @@ static void many_panels(const slm_cpu_strip *on, size_t bytes)
                 (on->half ? k / 2 : k) * SLM_CPU_WIDTH * sizeof(float);
             const weights_of w = {panel + before, SLM_CPU_WIDTH, on->half};
 
-            rows_panel(on->rows, cols, &(rows_of){on->x + k, on->ldx, 1}, &w, depth,
+            rows_panel(on->rows, cols, &(rows_of){on->x + k, on->ldx, 1, 0}, &w, depth,
                        on->y + col, on->ldy, on->add || k > 0);
         }
     }
