@@ -87,7 +87,7 @@ if [ -f build/libslm-gpu-emu-race.so ]; then
     case $? in 0 | 77) ;; *) fail "gpu_device" ;; esac
 fi
 say "how the cost of cpu grows"
-bash conformance/test/growth.sh
+bash conformance/test/long_growth.sh
 case $? in 0 | 77) ;; *) fail "growth" ;; esac
 say "the page of public cases"
 LONG=1 bash conformance/test/public_cases.sh || fail "public_cases"
