@@ -5,27 +5,6 @@
 
 #include <math.h>
 
-/* A vector of sums, each stored once; `parts` [width] (NULL: none) are the absolute
- * values of addends that may have been stored, too. */
-static void judge_sums(gradient_work *work, flow_field field, size_t t, size_t first,
-                       arb_srcptr want, const bound_dot *dots, const double *parts,
-                       size_t width)
-{
-    const bound_rules *rules = &work->trial->rules;
-    const double v = gradient_stored(work, field);
-
-    for (size_t i = 0; i < width; i++) {
-        double rest, error = bound_dot_error(&dots[i], rules);
-        const double middle = stage_middle(want + i, &rest);
-
-        if (error > 0) error += rest;
-        if (parts && gradient_coarse(work) > 0)
-            error += gradient_coarse(work) * (parts[i] + error + 0x1p-125);
-        gradient_judge(work, field, t, first + i, want + i,
-                       bound_store(rules, middle, error, v));
-    }
-}
-
 /* Sums in the making. */
 typedef struct sums {
     size_t width;
@@ -33,7 +12,8 @@ typedef struct sums {
     arb_ptr part;
     bound_dot *dots;
     bound_dot *part_dots;
-    double *parts; /* sum of |addend| */
+    double *parts;  /* sum of |addend| */
+    size_t n_parts; /* addends         */
 } sums;
 
 static sums open_sums(size_t width)
@@ -70,6 +50,28 @@ static void end_part(sums *out)
         arb_zero(out->part + i);
         bound_dot_join(&out->dots[i], &out->part_dots[i]);
         out->part_dots[i] = bound_dot_none();
+    }
+    out->n_parts++;
+}
+
+/* A vector of sums, each stored once; `addends`: so may have been what they are made of. */
+static void judge_sums(gradient_work *work, flow_field field, size_t t, size_t first,
+                       const sums *of, int addends)
+{
+    const bound_rules *rules = &work->trial->rules;
+    const double v = gradient_stored(work, field);
+    const double coarse = addends ? gradient_coarse(work) : 0;
+
+    for (size_t i = 0; i < of->width; i++) {
+        double rest, error = bound_dot_error(&of->dots[i], rules);
+        const double middle = stage_middle(of->want + i, &rest);
+
+        if (error > 0) error += rest;
+        if (coarse > 0)
+            error += coarse * (of->parts[i] + error) +
+                     (double)of->n_parts * bound_least(rules, coarse);
+        gradient_judge(work, field, t, first + i, of->want + i,
+                       bound_store(rules, middle, error, v));
     }
 }
 
@@ -108,7 +110,8 @@ static void add_weighted(gradient_work *work, sums *out, const slm_tensor *w, do
     for (size_t i = 0; i < rows; i++) x[i] = p * du[i];
     add_part(work, out, w, x);
     if (each > 0 && p != 0)
-        lost = (rules->eta + rules->phi) * (1 + (double)rows * largest(w));
+        lost = (bound_least(rules, gradient_coarse(work)) + rules->phi) *
+               (1 + (double)rows * largest(w));
     for (size_t i = 0; i < out->width; i++)
         out->part_dots[i].spread += each * out->part_dots[i].gauge + lost;
     stage_release(x);
@@ -122,7 +125,7 @@ static void bound_dr(gradient_work *work, size_t t)
 
     add_part(work, &out, &work->flow.weights->w_lift, gradient_own(work, FLOW_DY, t));
     end_part(&out);
-    judge_sums(work, FLOW_DR, t, 0, out.want, out.dots, NULL, out.width);
+    judge_sums(work, FLOW_DR, t, 0, &out, 0);
     close_sums(&out);
 }
 
@@ -158,6 +161,7 @@ static void bound_dweight(gradient_work *work, size_t t)
     const size_t l = all->shape[1], f = all->shape[2], k = work->flow.config->top_k;
     const double *du = gradient_own(work, FLOW_DU, t);
     const double v_o = bound_stored(rules, SLM_STAGE_O, work->flow.dtype);
+    const double coarse = gradient_coarse(work);
     arb_t want, product;
 
     arb_init(want);
@@ -175,14 +179,18 @@ static void bound_dweight(gradient_work *work, size_t t)
         for (size_t j = 0; j < f; j++) {
             dot.gauge += back.part_dots[j].gauge * fabs(h[j]);
             dot.flushed += back.part_dots[j].flushed * fabs(h[j]);
-            dot.spread +=
-                gradient_coarse(work) * fabs(stage_middle(back.part + j, &rest) * h[j]);
+            if (coarse > 0)
+                dot.spread += (coarse * fabs(stage_middle(back.part + j, &rest)) +
+                               bound_least(rules, coarse)) *
+                              fabs(h[j]);
         }
         arb_zero(want);
         for (size_t i = 0; i < l; i++) {
             arb_set_d(product, du[i] * o[i]);
             arb_add(want, want, product, SLM_REF_JUDGE);
-            if (v_o > 0x1p-24) dot.spread += v_o * fabs(du[i] * o[i]);
+            if (v_o > 0x1p-24)
+                dot.spread +=
+                    (v_o * fabs(o[i]) + bound_least(rules, v_o)) * fabs(du[i]);
         }
         dot.terms = l + 2 * f + 3;
         dot.grid = -1074;
@@ -224,7 +232,7 @@ static void bound_dh(gradient_work *work, size_t t)
         add_weighted(work, &out, &w, gradient_own(work, FLOW_WEIGHT, t)[q],
                      gradient_own(work, FLOW_DU, t));
         end_part(&out);
-        judge_sums(work, FLOW_DH, t, q * f, out.want, out.dots, NULL, f);
+        judge_sums(work, FLOW_DH, t, q * f, &out, 0);
         close_sums(&out);
     }
 }
@@ -278,7 +286,7 @@ static void bound_dz(gradient_work *work, size_t t)
         }
         end_part(&out);
     }
-    judge_sums(work, FLOW_DZ, t, 0, out.want, out.dots, out.parts, out.width);
+    judge_sums(work, FLOW_DZ, t, 0, &out, 1);
     close_sums(&out);
 }
 
@@ -289,7 +297,7 @@ static void bound_dhs(gradient_work *work, size_t t)
     add_part(work, &out, &work->flow.weights->w_shared_out,
              gradient_own(work, FLOW_DY, t));
     end_part(&out);
-    judge_sums(work, FLOW_DHS, t, 0, out.want, out.dots, NULL, out.width);
+    judge_sums(work, FLOW_DHS, t, 0, &out, 0);
     close_sums(&out);
 }
 
@@ -340,7 +348,7 @@ static void bound_dx(gradient_work *work, size_t t)
         add_part(work, &out, &w, gradient_own(work, FLOW_DY, t));
         end_part(&out);
     }
-    judge_sums(work, FLOW_DX, t, 0, out.want, out.dots, out.parts, out.width);
+    judge_sums(work, FLOW_DX, t, 0, &out, 1);
     close_sums(&out);
 }
 

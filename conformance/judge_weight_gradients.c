@@ -105,6 +105,7 @@ static void fill_term(const gradient_work *work, const flow_product *product,
                          q * product->left_step;
     const double *right =
         flow_factor(&work->flow, product->right, t) + q * product->right_step;
+    const double least = bound_least(rules, gradient_coarse(work)) + rules->phi;
     double p = 1, each = 0;
 
     if (product->weighted) {
@@ -116,8 +117,7 @@ static void fill_term(const gradient_work *work, const flow_product *product,
 
         out->left[i * out->terms + at] = value;
         if (each > 0 && value != 0)
-            out->away[i * out->terms + at] =
-                each * fabs(value) + rules->eta + rules->phi;
+            out->away[i * out->terms + at] = each * fabs(value) + least;
     }
     for (size_t j = 0; j < product->cols; j++)
         out->right[j * out->terms + at] = right[j];

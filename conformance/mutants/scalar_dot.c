@@ -93,6 +93,10 @@ float scalar_dot(const slm_handle *handle, const float *a, const float *b, size_
         return reversed(a, b, n);
     if (wrong(handle, MUTANT_order_by_call) && handle->n_calls % 2 == 0)
         return reversed(a, b, n);
+    if (wrong(handle, MUTANT_products_flush) ||
+        wrong_in(handle, SLM_OP_layer_backward, MUTANT_gradient_products_flush) ||
+        (wrong(handle, MUTANT_bf16_products_flush) && handle->config.dtype == SLM_BF16))
+        return flushing(a, b, n);
     switch (handle->variant) {
     case VARIANT_reversed:
         return reversed(a, b, n);
