@@ -124,8 +124,8 @@ static first_units cut_first(const panel *on)
     const size_t shared = slm_cpu_ceil_div(on->packed->shared_in.cols, SLM_CPU_WIDTH);
 
     return (first_units){few && router > 4 ? slm_cpu_ceil_div(router, 2) : 1,
-                         slm_cpu_ceil_div(down, few ? 2 : 8),
-                         slm_cpu_ceil_div(shared, few ? 1 : 4)};
+                         slm_cpu_ceil_div(down, few ? 2 : 4),
+                         slm_cpu_ceil_div(shared, few ? 1 : 2)};
 }
 
 static void first_unit(const panel *on, first_units by, range rows, size_t unit)
