@@ -58,7 +58,7 @@ typedef struct rows_of {
 enum { TILE_COLS = 2 * LANES };
 
 typedef void tile(const float *x0, size_t row, size_t step, const float *w, size_t ldw,
-                  size_t inner, float *y, size_t ldy, int add);
+                  size_t inner, float *y, size_t ldy, int add, int fresh);
 
 #define DECLARE_2(i) vec a##i = vec_zero(), b##i = vec_zero();
 #define LOAD_2(i)                                                                      \
@@ -77,15 +77,13 @@ typedef void tile(const float *x0, size_t row, size_t step, const float *w, size
 
 /* What lies AHEAD rows of the panel further, for a panel that is streamed. */
 enum { AHEAD = LANES > 8 ? 24 : 64 };
-#define FETCH_2(w, ldw)                                                                \
-    __builtin_prefetch((w) + AHEAD * (ldw));                                           \
-    if (LANES > 8) __builtin_prefetch((w) + AHEAD * (ldw) + 16);
 #define FETCH(w, ldw)                                                                  \
-    __builtin_prefetch((w) + AHEAD * (ldw));                                           \
-    __builtin_prefetch((w) + AHEAD * (ldw) + 16);
+    (__builtin_prefetch((w) + AHEAD * (ldw)),                                          \
+     __builtin_prefetch((w) + AHEAD * (ldw) + 16))
 #define FETCH_HALF(w)                                                                  \
-    __builtin_prefetch((w) + AHEAD * 2 * SLM_CPU_WIDTH);                               \
-    __builtin_prefetch((w) + AHEAD * 2 * SLM_CPU_WIDTH + 32);
+    (__builtin_prefetch((w) + AHEAD * 2 * SLM_CPU_WIDTH),                              \
+     __builtin_prefetch((w) + AHEAD * 2 * SLM_CPU_WIDTH + 32))
+#define FETCH_NONE(w, ldw) ((void)0)
 
 #define NEXT_X(by)                                                                     \
     x0 += (by);                                                                        \
@@ -94,21 +92,21 @@ enum { AHEAD = LANES > 8 ? 24 : 64 };
     x9 += (by);
 
 /* Step u from here on. */
-#define WALK_ONE_2(n, u, apart, step, ldw)                                             \
+#define WALK_ONE_2(n, u, apart, step, ldw, fetch)                                      \
     {                                                                                  \
         const size_t across = (apart), at = (u) * (step);                              \
         const vec left = vec_load(w + (u) * (ldw));                                    \
         const vec right = vec_load(w + (u) * (ldw) + LANES);                           \
                                                                                        \
-        FETCH_2(w + (u) * (ldw), ldw)                                                  \
+        fetch(w + (u) * (ldw), ldw);                                                   \
         ROWS_##n(STEP_2)                                                               \
     }
-#define WALK_2(n, apart, step, ldw)                                                    \
+#define WALK_2(n, apart, step, ldw, fetch)                                             \
     for (; k + 4 <= inner; k += 4) {                                                   \
-        WALK_ONE_2(n, 0, apart, step, ldw)                                             \
-        WALK_ONE_2(n, 1, apart, step, ldw)                                             \
-        WALK_ONE_2(n, 2, apart, step, ldw)                                             \
-        WALK_ONE_2(n, 3, apart, step, ldw)                                             \
+        WALK_ONE_2(n, 0, apart, step, ldw, fetch)                                      \
+        WALK_ONE_2(n, 1, apart, step, ldw, fetch)                                      \
+        WALK_ONE_2(n, 2, apart, step, ldw, fetch)                                      \
+        WALK_ONE_2(n, 3, apart, step, ldw, fetch)                                      \
         NEXT_X(4 * (step))                                                             \
         w += 4 * (ldw);                                                                \
     }
@@ -125,20 +123,23 @@ enum { AHEAD = LANES > 8 ? 24 : 64 };
 
 #define TILE(n)                                                                        \
     static void tile_##n(const float *x0, size_t row, size_t step, const float *w,     \
-                         size_t ldw, size_t inner, float *y, size_t ldy, int add)      \
+                         size_t ldw, size_t inner, float *y, size_t ldy, int add,      \
+                         int fresh)                                                    \
     {                                                                                  \
         size_t k = 0;                                                                  \
         BEGIN_2(n)                                                                     \
         /* constants: rows as they lie, rows packed by tiles */                        \
-        if (step == 1 && ldw == SLM_CPU_WIDTH) {                                       \
-            WALK_2(n, row, 1, SLM_CPU_WIDTH)                                           \
+        if (step == 1 && ldw == SLM_CPU_WIDTH && fresh) {                              \
+            WALK_2(n, row, 1, SLM_CPU_WIDTH, FETCH)                                    \
+        } else if (step == 1 && ldw == SLM_CPU_WIDTH) {                                \
+            WALK_2(n, row, 1, SLM_CPU_WIDTH, FETCH_NONE)                               \
         } else if (step == 1) {                                                        \
-            WALK_2(n, row, 1, ldw)                                                     \
+            WALK_2(n, row, 1, ldw, FETCH_NONE)                                         \
         } else if (row == 1 && step == n && ldw == SLM_CPU_WIDTH) {                    \
-            WALK_2(n, 1, n, SLM_CPU_WIDTH)                                             \
+            WALK_2(n, 1, n, SLM_CPU_WIDTH, FETCH_NONE)                                 \
         }                                                                              \
         for (; k < inner; k++) {                                                       \
-            WALK_ONE_2(n, 0, row, step, ldw)                                           \
+            WALK_ONE_2(n, 0, row, step, ldw, FETCH_NONE)                               \
             NEXT_X(step)                                                               \
             w += ldw;                                                                  \
         }                                                                              \
@@ -155,7 +156,7 @@ enum { AHEAD = LANES > 8 ? 24 : 64 };
                 const size_t across = row, at = 0;                                     \
                 const vec left = vec_even(w), right = vec_even(w + 2 * LANES);         \
                                                                                        \
-                FETCH_HALF(w)                                                          \
+                FETCH_HALF(w);                                                         \
                 ROWS_##n(STEP_2)                                                       \
             }                                                                          \
             if (k + 1 < inner) {                                                       \
@@ -210,28 +211,30 @@ typedef struct weights_of {
     int half;
 } weights_of;
 
+/* `fresh`: the panel is read for the first time, all columns of it are asked for. */
 static void run_tile(size_t rows, const rows_of *x, const weights_of *w, size_t col,
-                     size_t inner, float *y, size_t ldy, int add)
+                     size_t inner, float *y, size_t ldy, int add, int fresh)
 {
     const void *from = (const char *)w->data + col * sizeof *y;
 
     if (w->half)
         half_tiles[rows](x->x, x->row, x->step, from, inner, y, ldy, add);
     else
-        tiles[rows](x->x, x->row, x->step, from, w->ld, inner, y, ldy, add);
+        tiles[rows](x->x, x->row, x->step, from, w->ld, inner, y, ldy, add, fresh);
 }
 
 /* Of up to TILE_ROWS rows the columns from `col` of the panel on, where y has fewer
  * than a tile. */
 static void edge_tile(size_t rows, size_t cols, const rows_of *x, const weights_of *w,
-                      size_t col, size_t inner, float *y, size_t ldy, int add)
+                      size_t col, size_t inner, float *y, size_t ldy, int add,
+                      int fresh)
 {
     float edge[TILE_ROWS * TILE_COLS] __attribute__((aligned(64)));
 
     memset(edge, 0, sizeof edge);
     for (size_t i = 0; add && i < rows; i++)
         memcpy(edge + i * TILE_COLS, y + i * ldy, cols * sizeof *y);
-    run_tile(rows, x, w, col, inner, edge, TILE_COLS, add);
+    run_tile(rows, x, w, col, inner, edge, TILE_COLS, add, fresh);
     for (size_t i = 0; i < rows; i++)
         memcpy(y + i * ldy, edge + i * TILE_COLS, cols * sizeof *y);
 }
@@ -253,12 +256,14 @@ static void rows_panel(size_t rows, size_t cols, const rows_of *x, const weights
         for (size_t i = 0; i < n; i++) {
             const size_t first = rows * i / n, end = rows * (i + 1) / n;
             const rows_of part = tile_of(x, first, end, inner);
+            const int fresh = i == 0 && col == 0;
             float *to = y + first * ldy + col;
 
             if (cols - col < TILE_COLS)
-                edge_tile(end - first, cols - col, &part, w, col, inner, to, ldy, add);
+                edge_tile(end - first, cols - col, &part, w, col, inner, to, ldy, add,
+                          fresh);
             else
-                run_tile(end - first, &part, w, col, inner, to, ldy, add);
+                run_tile(end - first, &part, w, col, inner, to, ldy, add, fresh);
         }
 }
 
@@ -305,9 +310,9 @@ enum {
             const vec w0 = vec_load(w), w1 = vec_load(w + LANES);                      \
             const vec w2 = vec_load(far), w3 = vec_load(far + LANES);                  \
                                                                                        \
-            FETCH(w, SLM_CPU_WIDTH)                                                    \
+            FETCH(w, SLM_CPU_WIDTH);                                                   \
             if (FEW_PANELS > 1) {                                                      \
-                FETCH(far, SLM_CPU_WIDTH)                                              \
+                FETCH(far, SLM_CPU_WIDTH);                                             \
             }                                                                          \
             ROWS_##n(STEP_4);                                                          \
             w += SLM_CPU_WIDTH;                                                        \
@@ -331,9 +336,9 @@ enum {
                 const vec w0 = vec_even(w), w1 = vec_even(w + 2 * LANES);              \
                 const vec w2 = vec_even(far), w3 = vec_even(far + 2 * LANES);          \
                                                                                        \
-                FETCH_HALF(w)                                                          \
+                FETCH_HALF(w);                                                         \
                 if (FEW_PANELS > 1) {                                                  \
-                    FETCH_HALF(far)                                                    \
+                    FETCH_HALF(far);                                                   \
                 }                                                                      \
                 ROWS_##n(STEP_4);                                                      \
                 x0++;                                                                  \
