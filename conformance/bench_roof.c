@@ -178,14 +178,15 @@ typedef uint32_t part64 __attribute__((vector_size(64), may_alias));
         all ^= found;                                                                  \
     }
 
-/* Four streams at once, asked for ahead, or one. */
+/* How: one stream, four at once, or four that are asked for ahead. CPUs differ. */
+enum { ONE_STREAM, FOUR_STREAMS, FOUR_AHEAD, WAYS };
 #define READ(part)                                                                     \
     const size_t step = streams ? n / 4 : 1, stride = streams ? 1 : 4;                 \
     const line *here = data;                                                           \
     part a = {0}, b = {0}, c = {0}, d = {0};                                           \
                                                                                        \
     for (size_t i = 0; i < n / 4; i++, here += stride) {                               \
-        if (streams) {                                                                 \
+        if (streams == FOUR_AHEAD) {                                                   \
             __builtin_prefetch(here + AHEAD);                                          \
             __builtin_prefetch(here + step + AHEAD);                                   \
             __builtin_prefetch(here + 2 * step + AHEAD);                               \
@@ -378,7 +379,7 @@ static int measure_reading(bench_roof *out, const kernels *use, double largest)
     memset(data, 1, bytes);
     for (size_t i = 0; i < n; i++) {
         out->size[i] = (double)(smallest << i);
-        for (int streams = 0; streams < 2; streams++) {
+        for (int streams = 0; streams < WAYS; streams++) {
             crew all = {.read = use->read, .streams = streams};
             const double rate =
                 best_rate(&all, data, (smallest << i) / sizeof *data, out->threads);
