@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # What takes long: the studies, every golden value made anew by three builds and by the oracle, each
-# level of the backend cpu, the race build, the folder for a GPU, how cost grows, the page of public
-# cases, tier full, every mutant. A test that does less by default does all of it with LONG=1.
+# level of the backend cpu, the race build, the folder for a GPU, how cost grows, PyTorch in every
+# way, the page of public cases, tier full, every mutant. A test that does less by default does all
+# of it with LONG=1.
 #
 #   conformance/test/long.sh         after `conformance/quickstart test`; about half an hour on two cores
 set -u
@@ -89,6 +90,9 @@ fi
 say "how the cost of cpu grows"
 bash conformance/test/long_growth.sh
 case $? in 0 | 77) ;; *) fail "growth" ;; esac
+say "PyTorch in every way"
+LONG=1 bash conformance/test/python.sh
+case $? in 0 | 77) ;; *) fail "python" ;; esac
 say "the page of public cases"
 LONG=1 bash conformance/test/public_cases.sh || fail "public_cases"
 say "a saving process, killed 200 times"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# The Python client: its unit tests; the PyTorch backend conforms in binary32 and bf16, naive and grouped; planted mistakes
-# are named; the exact reference, called from Python, conforms through the protocol.
+# The Python client: its unit tests; the PyTorch backend conforms in binary32 and bf16, naive and grouped (all four with LONG=1,
+# else two); planted mistakes are named; the exact reference, called from Python, conforms through the protocol.
 set -u
 fail() { echo "python: $*"; [ -s "$out/stdout" ] && head -n 40 "$out/stdout"; exit 1; }
 skip() { echo "python: skipped: $*"; }
@@ -71,7 +71,9 @@ judge 1 wrong:Coarse --only 'rmsnorm/*'
 names 'with this declared \(A1\): store of r 2\^-8 \(bf16\)' "bf16 that nobody declared"
 
 "$python" -c 'import torch' 2>/dev/null || { skip "PyTorch is not here: the rest"; exit 0; }
-for options in "dtype=f32 mode=grouped" "dtype=f32 mode=naive" "dtype=bf16 mode=grouped" "dtype=bf16 mode=naive"; do
+both=("dtype=f32 mode=grouped" "dtype=bf16 mode=naive")
+[ -n "${LONG:-}" ] && both+=("dtype=f32 mode=naive" "dtype=bf16 mode=grouped")
+for options in "${both[@]}"; do
     judge 0 "slm.torch_backend:TorchBackend $options device=cpu" --not 'layer/k3/*'
     echo "python: torch $options: $(tail -n 1 "$out/stdout")"
 done
