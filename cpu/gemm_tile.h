@@ -123,6 +123,7 @@ enum { AHEAD = 24 };
     const float *x9 = x0 + (n > 9 ? 9 * row : 0);                                      \
     ROWS_##n(DECLARE_2);                                                               \
                                                                                        \
+    (void)x3, (void)x6, (void)x9;                                                      \
     if (add) {                                                                         \
         ROWS_##n(LOAD_2);                                                              \
     }
