@@ -55,6 +55,11 @@ if [ "${SANITIZED:-}" != ON ] && [ -e "$library" ] && python3 -c 'import numpy' 
     expect 0 "$SLMOE" bench -b cpu --vs 'cmd:python3 -m slm.serve slm.library:Library name=cpu' --shape tiny --tokens 2 --threads 1 \
         --seconds 0.1 --format jsonl
     [ "$(grep -c '"kind":"row".*"layers":1,.*"quartiles"' "$out/stdout")" = 2 ] || { cat "$out/stdout"; fail "a row of each"; }
+    # Threads that wait may sleep at once while all are judged, not while they are timed.
+    printf '%s\n' "echo \${GOMP_SPINCOUNT-none} >>'$out/spin'" 'exec python3 -m slm.serve slm.library:Library name=cpu' >"$out/spin.sh"
+    expect 0 env -u GOMP_SPINCOUNT "$SLMOE" bench -b cpu --vs "cmd:bash $out/spin.sh" --shape tiny --tokens 2 --threads 1 --seconds 0.1
+    [ "$(sort -u "$out/spin" | tr '\n' ' ')" = '10000 none ' ] && [ "$(tail -n 1 "$out/spin")" = 10000 ] ||
+        { cat "$out/spin"; fail "how long threads spin"; }
     printf '%s\n' 'import os' 'from slm.library import Library' 'class Dying(Library):' '    def prepare(self, config, weights):' \
         "        os.path.exists('$out/judged') and os._exit(7)" "        open('$out/judged', 'w').close()" \
         '        super().prepare(config, weights)' >"$out/dying.py"
