@@ -49,6 +49,16 @@ typedef struct slm_cpu_strip {
     int add;
 } slm_cpu_strip;
 
+/* Up to a panel's row. A whole one is copied by a constant size: of another GCC makes
+ * `rep movs`, which took 12 % of a backward pass. */
+static inline void slm_cpu_copy_row(float *to, const float *from, size_t cols)
+{
+    if (cols == SLM_CPU_WIDTH)
+        memcpy(to, from, sizeof(float[SLM_CPU_WIDTH]));
+    else
+        memcpy(to, from, cols * sizeof *to);
+}
+
 /* What an instruction set offers. */
 typedef struct slm_cpu_level {
     const char *name;

@@ -25,12 +25,8 @@ static void pack_group(const slm_cpu_linear *of, size_t col, size_t cols, size_t
             const size_t have = cols - j < SLM_CPU_WIDTH ? cols - j : SLM_CPU_WIDTH;
             float *row = to[p] + k * SLM_CPU_WIDTH;
 
-            if (have == SLM_CPU_WIDTH) {
-                memcpy(row, from + j, sizeof(float[SLM_CPU_WIDTH]));
-                continue;
-            }
-            memcpy(row, from + j, have * sizeof *row);
-            memset(row + have, 0, (SLM_CPU_WIDTH - have) * sizeof *row);
+            slm_cpu_copy_row(row, from + j, have);
+            for (size_t i = have; i < SLM_CPU_WIDTH; i++) row[i] = 0.0f;
         }
     }
 }
@@ -99,24 +95,24 @@ static int packs_x(const slm_cpu_linear *of)
            of->cols >= WORTH;
 }
 
-/* `panels` and `packed` are scratch; packed is NULL where x is read as it lies. */
-static void multiply_factors(const slm_cpu_linear *of,
-                             float panels[GROUP][DEPTH * SLM_CPU_WIDTH], float *packed)
+static void gemm(const slm_cpu_linear *of)
 {
     enum { COLS = GROUP * SLM_CPU_WIDTH };
-    const int outer = (of->how & SLM_CPU_OUTER) != 0;
+    float panels[GROUP][DEPTH * SLM_CPU_WIDTH] __attribute__((aligned(64)));
+    float packed[OUTER_ROWS * OUTER_DEPTH] __attribute__((aligned(64)));
+    const int outer = (of->how & SLM_CPU_OUTER) != 0, packs = packs_x(of);
     const int add = (of->how & SLM_CPU_ADD) != 0;
-    const size_t ldx = of->x.ld,
-                 most = packed && DEPTH > OUTER_DEPTH ? OUTER_DEPTH : DEPTH;
+    const size_t ldx = of->x.ld;
+    const size_t most = packs && DEPTH > OUTER_DEPTH ? OUTER_DEPTH : DEPTH;
 
     for (size_t k = 0; k < of->inner; k += most) {
         const size_t left = of->inner - k;
         const size_t depth = left < most ? left : most;
-        const rows_of x = packed  ? (rows_of){packed, 0, 0, 1}
+        const rows_of x = packs   ? (rows_of){packed, 0, 0, 1}
                           : outer ? (rows_of){of->x.data + k * ldx, 1, ldx, 0}
                                   : (rows_of){of->x.data + k, ldx, 1, 0};
 
-        if (packed) pack_columns(of->x.data + k * ldx, ldx, of->rows, depth, packed);
+        if (packs) pack_columns(of->x.data + k * ldx, ldx, of->rows, depth, packed);
         for (size_t col = 0; col < of->cols; col += COLS) {
             const size_t cols = of->cols - col < COLS ? of->cols - col : COLS;
             const int in_place = reads_in_place(of, cols);
@@ -134,12 +130,4 @@ static void multiply_factors(const slm_cpu_linear *of,
             }
         }
     }
-}
-
-static void gemm(const slm_cpu_linear *of)
-{
-    float panels[GROUP][DEPTH * SLM_CPU_WIDTH] __attribute__((aligned(64)));
-    float packed[OUTER_ROWS * OUTER_DEPTH] __attribute__((aligned(64)));
-
-    multiply_factors(of, panels, packs_x(of) ? packed : NULL);
 }

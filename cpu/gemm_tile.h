@@ -4,7 +4,7 @@
  * Included once by each gemm_LEVEL.c, which defines before
  *   LANES            of a vector
  *   TILE_ROWS        most rows of a tile of two vectors, 12, 6 or 4
- *   FEW_ROWS         most rows of a tile of four vectors, 6, 3 or 2
+ *   FEW_ROWS         most rows of gemm_few.h, 6, 3 or 2
  *   DEPTH            of the inner index, taken through all rows at once: what a tile
  *                    reads of a panel in so many steps stays in the first cache, or
  *                    nearly
@@ -13,7 +13,7 @@
  *
  * Method   a tile keeps rows x vectors of sums in registers and walks the inner index.
  *          Many rows: DEPTH steps of a tile's columns of a panel serve all rows,
- *          then the next columns. Few rows: a panel is streamed once, ahead of use.
+ *          then the next columns. Few rows: gemm_few.h.
  * Order    one chain a sum, ascending: gemm.h. */
 
 #define ROWS_1(X) X(0)
@@ -75,21 +75,18 @@ typedef void tile(const float *x0, size_t row, size_t step, const float *w, size
     vec_store(y + i * ldy, a##i);                                                      \
     vec_store(y + i * ldy + LANES, b##i);
 
-/* What lies AHEAD rows of the panel further, for a panel that is streamed. With narrow
- * vectors the CPU does it better: asked for, memory gave 17 GB/s, not 22 (Zen 3). */
+/* Of a panel, of either type. FETCH asks for the row AHEAD of this one, for a panel that
+ * is streamed. With narrow vectors the CPU does it better: asked for, memory gave 17
+ * GB/s, not 22 (Zen 3). */
+enum { ROW_BYTES = SLM_CPU_WIDTH * sizeof(float), AHEAD = 24 };
 #if LANES > 8
-enum { AHEAD = 24 };
-#define FETCH(w, ldw)                                                                  \
-    (__builtin_prefetch((w) + AHEAD * (ldw)),                                          \
-     __builtin_prefetch((w) + AHEAD * (ldw) + 16))
-#define FETCH_HALF(w)                                                                  \
-    (__builtin_prefetch((w) + AHEAD * 2 * SLM_CPU_WIDTH),                              \
-     __builtin_prefetch((w) + AHEAD * 2 * SLM_CPU_WIDTH + 32))
+#define FETCH(w)                                                                       \
+    (__builtin_prefetch((const char *)(w) + AHEAD * ROW_BYTES),                        \
+     __builtin_prefetch((const char *)(w) + AHEAD * ROW_BYTES + 64))
 #else
-#define FETCH(w, ldw) ((void)0)
-#define FETCH_HALF(w) ((void)0)
+#define FETCH(w) ((void)(w))
 #endif
-#define FETCH_NONE(w, ldw) ((void)0)
+#define FETCH_NONE(w) ((void)(w))
 
 #define NEXT_X(by)                                                                     \
     x0 += (by);                                                                        \
@@ -104,7 +101,7 @@ enum { AHEAD = 24 };
         const vec left = vec_load(w + (u) * (ldw));                                    \
         const vec right = vec_load(w + (u) * (ldw) + LANES);                           \
                                                                                        \
-        fetch(w + (u) * (ldw), ldw);                                                   \
+        fetch(w + (u) * (ldw));                                                        \
         ROWS_##n(STEP_2)                                                               \
     }
 #define WALK_2(n, apart, step, ldw, fetch)                                             \
@@ -163,7 +160,7 @@ enum { AHEAD = 24 };
                 const size_t across = row, at = 0;                                     \
                 const vec left = vec_even(w), right = vec_even(w + 2 * LANES);         \
                                                                                        \
-                FETCH_HALF(w);                                                         \
+                FETCH(w);                                                              \
                 ROWS_##n(STEP_2)                                                       \
             }                                                                          \
             if (k + 1 < inner) {                                                       \
@@ -274,230 +271,7 @@ static void rows_panel(size_t rows, size_t cols, const rows_of *x, const weights
         }
 }
 
-/* ---- tiles of four vectors: few rows, weights streamed ---- */
-
-enum {
-    FEW_COLS = 4 * LANES,
-    FEW_PANELS = FEW_COLS > SLM_CPU_WIDTH ? FEW_COLS / SLM_CPU_WIDTH : 1
-};
-
-#define DECLARE_4(i)                                                                   \
-    vec a##i = vec_zero(), b##i = vec_zero(), c##i = vec_zero(), d##i = vec_zero();
-#define LOAD_4(i)                                                                      \
-    a##i = vec_load(y + i * ldy);                                                      \
-    b##i = vec_load(y + i * ldy + LANES);                                              \
-    c##i = vec_load(y + i * ldy + 2 * LANES);                                          \
-    d##i = vec_load(y + i * ldy + 3 * LANES);
-#define STEP_4(i)                                                                      \
-    {                                                                                  \
-        const vec one = vec_set(x0[i * row]);                                          \
-                                                                                       \
-        a##i = vec_fma(one, w0, a##i);                                                 \
-        b##i = vec_fma(one, w1, b##i);                                                 \
-        c##i = vec_fma(one, w2, c##i);                                                 \
-        d##i = vec_fma(one, w3, d##i);                                                 \
-    }
-#define STORE_4(i)                                                                     \
-    vec_store(y + i * ldy, a##i);                                                      \
-    vec_store(y + i * ldy + LANES, b##i);                                              \
-    vec_store(y + i * ldy + 2 * LANES, c##i);                                          \
-    vec_store(y + i * ldy + 3 * LANES, d##i);
-
-/* `w` and `far` hold the first and the last two of the four vectors. */
-#define FEW(n)                                                                         \
-    static void few_##n(const float *x0, size_t row, const float *w, const float *far, \
-                        size_t inner, float *y, size_t ldy, int add)                   \
-    {                                                                                  \
-        ROWS_##n(DECLARE_4);                                                           \
-                                                                                       \
-        if (add) {                                                                     \
-            ROWS_##n(LOAD_4);                                                          \
-        }                                                                              \
-        for (size_t k = 0; k < inner; k++) {                                           \
-            const vec w0 = vec_load(w), w1 = vec_load(w + LANES);                      \
-            const vec w2 = vec_load(far), w3 = vec_load(far + LANES);                  \
-                                                                                       \
-            FETCH(w, SLM_CPU_WIDTH);                                                   \
-            if (FEW_PANELS > 1) {                                                      \
-                FETCH(far, SLM_CPU_WIDTH);                                             \
-            }                                                                          \
-            ROWS_##n(STEP_4);                                                          \
-            w += SLM_CPU_WIDTH;                                                        \
-            far += SLM_CPU_WIDTH;                                                      \
-            x0++;                                                                      \
-        }                                                                              \
-        ROWS_##n(STORE_4);                                                             \
-    }                                                                                  \
-                                                                                       \
-    static void few_half_##n(const float *x0, size_t row, const uint16_t *w,           \
-                             const uint16_t *far, size_t inner, float *y, size_t ldy,  \
-                             int add)                                                  \
-    {                                                                                  \
-        ROWS_##n(DECLARE_4);                                                           \
-                                                                                       \
-        if (add) {                                                                     \
-            ROWS_##n(LOAD_4);                                                          \
-        }                                                                              \
-        for (size_t k = 0; k < inner; k += 2) {                                        \
-            {                                                                          \
-                const vec w0 = vec_even(w), w1 = vec_even(w + 2 * LANES);              \
-                const vec w2 = vec_even(far), w3 = vec_even(far + 2 * LANES);          \
-                                                                                       \
-                FETCH_HALF(w);                                                         \
-                if (FEW_PANELS > 1) {                                                  \
-                    FETCH_HALF(far);                                                   \
-                }                                                                      \
-                ROWS_##n(STEP_4);                                                      \
-                x0++;                                                                  \
-            }                                                                          \
-            if (k + 1 < inner) {                                                       \
-                const vec w0 = vec_odd(w), w1 = vec_odd(w + 2 * LANES);                \
-                const vec w2 = vec_odd(far), w3 = vec_odd(far + 2 * LANES);            \
-                                                                                       \
-                ROWS_##n(STEP_4);                                                      \
-                x0++;                                                                  \
-            }                                                                          \
-            w += 2 * SLM_CPU_WIDTH;                                                    \
-            far += 2 * SLM_CPU_WIDTH;                                                  \
-        }                                                                              \
-        ROWS_##n(STORE_4);                                                             \
-    }
-
-FEW(1)
-FEW(2)
-#if FEW_ROWS > 2
-FEW(3)
-#endif
-#if FEW_ROWS > 3
-FEW(4)
-FEW(5)
-FEW(6)
-#endif
-
-#if FEW_ROWS > 3
-#define EACH_FEW(name) NULL, name##1, name##2, name##3, name##4, name##5, name##6
-#elif FEW_ROWS > 2
-#define EACH_FEW(name) NULL, name##1, name##2, name##3
-#else
-#define EACH_FEW(name) NULL, name##1, name##2
-#endif
-
-typedef void few(const float *x0, size_t row, const float *w, const float *far,
-                 size_t inner, float *y, size_t ldy, int add);
-typedef void few_half(const float *x0, size_t row, const uint16_t *w,
-                      const uint16_t *far, size_t inner, float *y, size_t ldy, int add);
-
-static few *const few_of[FEW_ROWS + 1] = {EACH_FEW(few_)};
-static few_half *const few_half_of[FEW_ROWS + 1] = {EACH_FEW(few_half_)};
-
-/* FEW_COLS columns, from `col` of the panel on, and the next panel where one is not
- * enough; straight to y. */
-static void few_columns(const slm_cpu_strip *on, const char *panel, size_t bytes,
-                        size_t col, float *y, size_t ldy)
-{
-    if (on->half) {
-        const uint16_t *w = (const uint16_t *)(const void *)panel + 2 * col;
-        const uint16_t *far = FEW_PANELS > 1 ? w + bytes / 2 : w + 4 * LANES;
-
-        few_half_of[on->rows](on->x, on->ldx, w, far, on->inner, y, ldy, on->add);
-    } else {
-        const float *w = (const float *)(const void *)panel + col;
-        const float *far = FEW_PANELS > 1 ? w + bytes / 4 : w + 2 * LANES;
-
-        few_of[on->rows](on->x, on->ldx, w, far, on->inner, y, ldy, on->add);
-    }
-}
-
-/* One or two panels of which y has `cols` columns. */
-static void few_panels(const slm_cpu_strip *on, const char *panel, size_t bytes,
-                       size_t cols, float *y)
-{
-    for (size_t col = 0; col < cols; col += FEW_COLS) {
-        const size_t have = cols - col < FEW_COLS ? cols - col : FEW_COLS;
-        float edge[FEW_ROWS * FEW_COLS] __attribute__((aligned(64)));
-
-        if (have == FEW_COLS) {
-            few_columns(on, panel, bytes, col, y + col, on->ldy);
-            continue;
-        }
-        memset(edge, 0, sizeof edge);
-        for (size_t i = 0; on->add && i < on->rows; i++)
-            memcpy(edge + i * FEW_COLS, y + i * on->ldy + col, have * sizeof *y);
-        few_columns(on, panel, bytes, col, edge, FEW_COLS);
-        for (size_t i = 0; i < on->rows; i++)
-            memcpy(y + i * on->ldy + col, edge + i * FEW_COLS, have * sizeof *y);
-    }
-}
-
-/* ---- one row, two panels: as many streams as four vectors of 16 lanes make ---- */
-
-enum {
-    ROW_VECS = SLM_CPU_WIDTH / LANES,         /* of a panel's row            */
-    TWO_PANELS = FEW_PANELS == 1 && LANES > 4 /* and 16 registers hold twice */
-};
-
-#define ROW_SUMS(from, x)                                                              \
-    _Pragma("GCC unroll 8") for (size_t j = 0; j < ROW_VECS; j++)                      \
-    {                                                                                  \
-        a[j] = vec_fma(x, from(w, j), a[j]);                                           \
-        b[j] = vec_fma(x, from(far, j), b[j]);                                         \
-    }
-#define OF_REAL(w, j) vec_load((w) + (j)*LANES)
-#define OF_EVEN(w, j) vec_even((w) + 2 * (j)*LANES)
-#define OF_ODD(w, j) vec_odd((w) + 2 * (j)*LANES)
-
-static inline __attribute__((always_inline)) void
-row_real(const float *x, size_t inner, const float *w, const float *far, vec *a, vec *b)
-{
-    for (size_t k = 0; k < inner; k++, w += SLM_CPU_WIDTH, far += SLM_CPU_WIDTH) {
-        const vec one = vec_set(x[k]);
-
-        ROW_SUMS(OF_REAL, one)
-    }
-}
-
-static inline __attribute__((always_inline)) void row_half(const float *x, size_t inner,
-                                                           const uint16_t *w,
-                                                           const uint16_t *far, vec *a,
-                                                           vec *b)
-{
-    for (size_t k = 0; k < inner; k += 2) {
-        const vec even = vec_set(x[k]);
-
-        ROW_SUMS(OF_EVEN, even)
-        if (k + 1 < inner) {
-            const vec odd = vec_set(x[k + 1]);
-
-            ROW_SUMS(OF_ODD, odd)
-        }
-        w += 2 * SLM_CPU_WIDTH;
-        far += 2 * SLM_CPU_WIDTH;
-    }
-}
-
-/* y of two whole panels. */
-static void row_of_two(const slm_cpu_strip *on, const char *panel, size_t bytes,
-                       float *y)
-{
-    vec a[ROW_VECS], b[ROW_VECS];
-
-#pragma GCC unroll 8
-    for (size_t j = 0; j < ROW_VECS; j++) {
-        a[j] = on->add ? vec_load(y + j * LANES) : vec_zero();
-        b[j] = on->add ? vec_load(y + SLM_CPU_WIDTH + j * LANES) : vec_zero();
-    }
-    if (on->half)
-        row_half(on->x, on->inner, (const uint16_t *)(const void *)panel,
-                 (const uint16_t *)(const void *)(panel + bytes), a, b);
-    else
-        row_real(on->x, on->inner, (const float *)(const void *)panel,
-                 (const float *)(const void *)(panel + bytes), a, b);
-#pragma GCC unroll 8
-    for (size_t j = 0; j < ROW_VECS; j++) {
-        vec_store(y + j * LANES, a[j]);
-        vec_store(y + SLM_CPU_WIDTH + j * LANES, b[j]);
-    }
-}
+#include "gemm_few.h"
 
 /* ---- packed weights ---- */
 
@@ -535,31 +309,17 @@ static void round_half(size_t count, float *values)
 
 static void multiply(const slm_cpu_strip *on)
 {
-    enum { COLS = FEW_PANELS * SLM_CPU_WIDTH };
     const size_t bytes = slm_cpu_strip_bytes(on->inner, on->half);
-    const char *panel = on->panels;
     slm_cpu_strip rest = *on;
-    size_t col = 0;
 
-    if (on->rows > FEW_ROWS) {
-        many_panels(on, bytes);
-        return;
+    if (on->rows <= FEW_ROWS) {
+        rest.cols = few_panels(on, bytes);
+        if (rest.cols == 0) return;
+        rest.y += on->cols - rest.cols;
+        rest.panels =
+            (const char *)on->panels + (on->cols - rest.cols) / SLM_CPU_WIDTH * bytes;
     }
-    for (; TWO_PANELS && on->rows == 1 && col + 2 * SLM_CPU_WIDTH <= on->cols;
-         col += 2 * SLM_CPU_WIDTH, panel += 2 * bytes)
-        row_of_two(on, panel, bytes, on->y + col);
-    for (; col < on->cols; col += COLS, panel += FEW_PANELS * bytes) {
-        const size_t cols = on->cols - col < COLS ? on->cols - col : COLS;
-
-        if (FEW_PANELS > 1 && cols <= SLM_CPU_WIDTH) { /* there is no second panel */
-            rest.cols = cols;
-            rest.panels = panel;
-            rest.y = on->y + col;
-            many_panels(&rest, bytes);
-            return;
-        }
-        few_panels(on, panel, bytes, cols, on->y + col);
-    }
+    many_panels(&rest, bytes);
 }
 
 #include "gemm_factors.h"

@@ -96,14 +96,8 @@ static void activated_tile(const slm_handle *handle, const slm_cpu_panels *w,
 
         gate_and_up(handle, strip, w->paired, gate, up);
         slm_cpu_activate(handle, rows * SLM_CPU_WIDTH, gate, up, gate);
-        for (size_t i = 0; i < rows; i++) {
-            float *to = slm_cpu_row(h, i) + col;
-
-            if (cols == SLM_CPU_WIDTH)
-                memcpy(to, gate + i * SLM_CPU_WIDTH, sizeof(float[SLM_CPU_WIDTH]));
-            else
-                memcpy(to, gate + i * SLM_CPU_WIDTH, cols * sizeof *to);
-        }
+        for (size_t i = 0; i < rows; i++)
+            slm_cpu_copy_row(slm_cpu_row(h, i) + col, gate + i * SLM_CPU_WIDTH, cols);
     }
 }
 
