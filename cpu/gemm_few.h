@@ -134,8 +134,9 @@ static void few_columns(const slm_cpu_strip *on, const char *panel, size_t bytes
                         half_of_them < SLM_CPU_WIDTH ? left + half_of_them * sizeof *y
                                                      : left + bytes,
                         y, ldy};
+    few *const run = on->half ? few_half_of[on->rows - 1] : few_of[on->rows - 1];
 
-    (on->half ? few_half_of : few_of)[on->rows - 1](on, &at);
+    run(on, &at);
 }
 
 /* The same where y has `have` of these columns, fewer. */
