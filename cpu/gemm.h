@@ -12,10 +12,9 @@
 #include "internal.h"
 
 enum {
-    SLM_CPU_WIDTH = 32,   /* columns of a panel                                  */
-    SLM_CPU_STEP = 32,    /* of the inner index: a panel of bf16 has whole ones   */
-    SLM_CPU_ACROSS = 192, /* most rows of a block: they share a read of a panel  */
-    SLM_CPU_AMX_GROUP = 4 /* slm_cpu_level.group of tiles                        */
+    SLM_CPU_WIDTH = 32,  /* columns of a panel                                  */
+    SLM_CPU_STEP = 32,   /* of the inner index: a panel of bf16 has whole ones   */
+    SLM_CPU_ACROSS = 192 /* most rows of a block: they share a read of a panel  */
 };
 
 /* A weight [cols, inner] in panels of 32 columns, the last one filled with zeros.
@@ -41,6 +40,7 @@ typedef struct slm_cpu_strip {
     size_t inner;
     size_t cols; /* of y: up to 32 a panel, the last panel may have fewer */
     const float *x;
+    const uint16_t *x16; /* instead, of bf16, at a level that takes_half */
     size_t ldx;
     const void *panels;
     float *y;
@@ -66,8 +66,9 @@ typedef struct slm_cpu_level {
     slm_cpu_gemm *gemm;
     void (*multiply)(const slm_cpu_strip *strip);
     void (*round_half)(size_t count, float *values); /* to bf16, and back */
-    size_t group; /* columns of h, in panels, that x is best read for at once */
-    int flushes;  /* what is below 2^-126 may become 0                        */
+    void (*narrow)(size_t count, const float *from, uint16_t *to); /* to bf16 */
+    int takes_half; /* x of bf16, where the weights are   */
+    int flushes;    /* what is below 2^-126 may become 0  */
 } slm_cpu_level;
 
 /* gemm_plain.c and its likes; NULL where the compiler did not make it. */

@@ -10,8 +10,8 @@
 
 const slm_cpu_level *slm_cpu_level_amx(void)
 {
-    static const slm_cpu_level level = {"amx",      SLM_ISA_AMX,       gemm, multiply,
-                                        round_half, SLM_CPU_AMX_GROUP, 1};
+    static const slm_cpu_level level = {"amx",      SLM_ISA_AMX, gemm, multiply,
+                                        round_half, narrow,      1,    1};
 
     return OTHER() ? &level : NULL;
 }

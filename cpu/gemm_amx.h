@@ -3,14 +3,14 @@
  * half a panel's columns by as much, sums of 16 by 16.
  *
  * Included once by gemm_amx.c and gemm_amx_model.c, which say in OTHER() what level
- * does all else. x is binary32, each element of it a bf16: here it is laid into tiles.
+ * does all else.
  *
- * Method   up to 192 rows: a stretch of x's inner index becomes tiles that the second
- *          cache holds, and each panel meets all of them, 32 rows at a time. Up to 16
- *          rows: tiles of just that height, and two panels are streamed side by side,
- *          each weight read once. Tiles for one row, too: no other instruction would
- *          give a token the same bits alone as in a batch, and memory is what it waits
- *          for.
+ * Method   x in bf16 is read as it lies. Where it is binary32, each element of it a
+ *          bf16, or its inner index ends within a tile, a stretch of it is narrowed
+ *          first, filled with zeros. Each panel meets up to 192 rows, 32 at a time; what
+ *          remains has tiles of just its height. Tiles for one row, too: no other
+ *          instruction would give a token the same bits alone as in a batch, and memory
+ *          is what it waits for. Nothing is asked for ahead: the CPU does it better.
  * Order    c = y, or 0; then for each 32 of the inner index, ascending, c plus their
  *          sum: a chain of the even ones plus a chain of the odd ones (tiles_model.h).
  *          The last 32 are filled with zeros.
@@ -21,144 +21,87 @@
 
 enum {
     HIGH = SLM_TILE_ROWS,
-    STEP = SLM_CPU_STEP,         /* of the inner index                  */
-    HALF = SLM_CPU_WIDTH / 2,    /* columns of a tile                   */
-    LAID = HIGH * STEP,          /* elements of a tile of x             */
-    ROOM = SLM_CPU_ACROSS * 512, /* most elements of x laid at once   */
-    TILE_OF_PANEL = STEP / 2 * SLM_CPU_WIDTH * 4, /* bytes: both halves */
-    AHEAD = 4 /* steps of a panel that is streamed   */
+    STEP = SLM_CPU_STEP,                          /* of the inner index             */
+    HALF = SLM_CPU_WIDTH / 2,                     /* columns of a tile              */
+    DEPTH = 20 * STEP,                            /* whose x and panel are close by */
+    NARROW = DEPTH + STEP,                        /* elements from row to row       */
+    TILE_OF_PANEL = STEP / 2 * SLM_CPU_WIDTH * 4, /* bytes: both halves             */
+    PANEL_ROW = SLM_CPU_WIDTH * 4                 /* bytes: 32 pairs                */
 };
 
-/* A few rows of y by one or two panels. */
+/* Up to 32 rows of y by one panel. */
 typedef struct area {
     slm_tiles *tiles;
-    const uint16_t *x;     /* [steps][16][32]                          */
-    const uint16_t *below; /* the same of the next 16 rows, or NULL    */
+    const uint16_t *x; /* element (i, k) at x[i ldx + k] */
+    size_t ldx;
     const char *panel;
-    const char *beside; /* the next panel, or NULL                  */
     size_t steps;
-    size_t rows; /* of y                                     */
+    size_t rows;
     size_t cols;
     float *y;
     size_t ldy;
     int add;
 } area;
 
-/* ---- x in tiles ---- */
-
-/* The upper half of each: exact, for what is a bf16. */
-static void lay_row(const float *from, size_t depth, size_t steps, uint16_t *to)
-{
-    uint32_t bits[STEP];
-
-    for (size_t s = 0; s < steps; s++, to += LAID) {
-        const size_t left = depth - s * STEP, count = left < STEP ? left : STEP;
-
-        memcpy(bits, from + s * STEP, count * sizeof *bits);
-        memset(bits + count, 0, (STEP - count) * sizeof *bits);
-#pragma omp simd
-        for (size_t k = 0; k < STEP; k++) to[k] = (uint16_t)(bits[k] >> 16);
-    }
-}
-
-/* [tiles of rows][steps][16][32]; rows beyond the last are zeros where `high` is 16. */
-static void lay(const float *x, size_t ldx, size_t rows, size_t high, size_t depth,
-                size_t steps, uint16_t *to)
-{
-    for (size_t i = 0; i < slm_cpu_ceil_div(rows, high) * high; i++) {
-        uint16_t *at = to + i / HIGH * steps * LAID + i % HIGH * STEP;
-
-        if (i < rows)
-            lay_row(x + i * ldx, depth, steps, at);
-        else
-            for (size_t s = 0; s < steps; s++)
-                memset(at + s * LAID, 0, STEP * sizeof *at);
-    }
-}
-
-/* ---- kernels: sums in tiles 0 to 3, x in 4 and 5, weights in the others ---- */
-
-/* Panels are read with the distance of their rows, of 32 pairs. */
-enum { PAIRS = SLM_CPU_WIDTH * 4, LAID_ROW = STEP * 2 };
+/* ---- kernels: sums in tiles 0 to 3, x in 4 and 5, weights in 6 and 7 ---- */
 
 static void begin(const area *on, const float *y, size_t ld)
 {
-    const float *second = on->beside ? y + 2 * HALF : y + HIGH * ld;
-    const int both = on->beside || on->below;
+    const float *below = y + HIGH * ld;
+    const int both = on->rows > HIGH;
 
-    if (!on->add) {
+    if (on->add) {
+        slm_tiles_load(on->tiles, 0, y, ld * sizeof *y);
+        slm_tiles_load(on->tiles, 1, y + HALF, ld * sizeof *y);
+    } else {
         slm_tiles_zero(on->tiles, 0);
         slm_tiles_zero(on->tiles, 1);
+    }
+    if (both && on->add) {
+        slm_tiles_load(on->tiles, 2, below, ld * sizeof *y);
+        slm_tiles_load(on->tiles, 3, below + HALF, ld * sizeof *y);
+    } else if (both) {
         slm_tiles_zero(on->tiles, 2);
         slm_tiles_zero(on->tiles, 3);
-        return;
     }
-    slm_tiles_load(on->tiles, 0, y, ld * sizeof *y);
-    slm_tiles_load(on->tiles, 1, y + HALF, ld * sizeof *y);
-    if (!both) return;
-    slm_tiles_load(on->tiles, 2, second, ld * sizeof *y);
-    slm_tiles_load(on->tiles, 3, second + HALF, ld * sizeof *y);
 }
 
 static void end(const area *on, float *y, size_t ld)
 {
-    float *second = on->beside ? y + 2 * HALF : y + HIGH * ld;
-    const int both = on->beside || on->below;
+    float *below = y + HIGH * ld;
 
     slm_tiles_store(on->tiles, 0, y, ld * sizeof *y);
     slm_tiles_store(on->tiles, 1, y + HALF, ld * sizeof *y);
-    if (!both) return;
-    slm_tiles_store(on->tiles, 2, second, ld * sizeof *y);
-    slm_tiles_store(on->tiles, 3, second + HALF, ld * sizeof *y);
+    if (on->rows <= HIGH) return;
+    slm_tiles_store(on->tiles, 2, below, ld * sizeof *y);
+    slm_tiles_store(on->tiles, 3, below + HALF, ld * sizeof *y);
 }
 
-/* 16 rows by the first panel; its weights stay in 6 and 7. */
-static inline void first_sums(const area *on, size_t s)
+/* Up to 16 rows; the weights stay in 6 and 7. */
+static inline void upper_sums(const area *on, size_t s, const char *w)
 {
-    const char *w = on->panel + s * TILE_OF_PANEL;
-
-    slm_tiles_load(on->tiles, 4, on->x + s * LAID, LAID_ROW);
-    slm_tiles_load(on->tiles, 6, w, PAIRS);
+    slm_tiles_load(on->tiles, 4, on->x + s * STEP, on->ldx * sizeof *on->x);
+    slm_tiles_load(on->tiles, 6, w, PANEL_ROW);
     slm_tiles_dot(on->tiles, 0, 4, 6);
-    slm_tiles_load(on->tiles, 7, w + PAIRS / 2, PAIRS);
+    slm_tiles_load(on->tiles, 7, w + PANEL_ROW / 2, PANEL_ROW);
     slm_tiles_dot(on->tiles, 1, 4, 7);
 }
 
-/* Up to 16 rows of one panel. */
-static void one_by_two(const area *on)
+static void upper(const area *on)
 {
-    for (size_t s = 0; s < on->steps; s++) first_sums(on, s);
+    const char *w = on->panel;
+
+    for (size_t s = 0; s < on->steps; s++, w += TILE_OF_PANEL) upper_sums(on, s, w);
 }
 
-/* What lies further on in a panel that is streamed. */
-static void fetch(const char *w)
+static void upper_and_lower(const area *on)
 {
-    for (size_t i = 0; i < TILE_OF_PANEL; i += 64)
-        __builtin_prefetch(w + AHEAD * TILE_OF_PANEL + i);
-}
+    const uint16_t *below = on->x + HIGH * on->ldx;
+    const char *w = on->panel;
 
-/* Up to 16 rows of two panels. */
-static void one_by_four(const area *on)
-{
-    for (size_t s = 0; s < on->steps; s++) {
-        const char *far = on->beside + s * TILE_OF_PANEL;
-
-        fetch(on->panel + s * TILE_OF_PANEL);
-        fetch(far);
-        first_sums(on, s);
-        slm_tiles_load(on->tiles, 5, far, PAIRS);
-        slm_tiles_dot(on->tiles, 2, 4, 5);
-        slm_tiles_load(on->tiles, 6, far + PAIRS / 2, PAIRS);
-        slm_tiles_dot(on->tiles, 3, 4, 6);
-    }
-}
-
-/* 32 rows of one panel. */
-static void two_by_two(const area *on)
-{
-    for (size_t s = 0; s < on->steps; s++) {
-        first_sums(on, s);
-        slm_tiles_load(on->tiles, 5, on->below + s * LAID, LAID_ROW);
+    for (size_t s = 0; s < on->steps; s++, w += TILE_OF_PANEL) {
+        upper_sums(on, s, w);
+        slm_tiles_load(on->tiles, 5, below + s * STEP, on->ldx * sizeof *below);
         slm_tiles_dot(on->tiles, 2, 5, 6);
         slm_tiles_dot(on->tiles, 3, 5, 7);
     }
@@ -167,107 +110,139 @@ static void two_by_two(const area *on)
 static void sum(const area *on, float *y, size_t ld)
 {
     begin(on, y, ld);
-    if (on->beside)
-        one_by_four(on);
-    else if (on->below)
-        two_by_two(on);
+    if (on->rows > HIGH)
+        upper_and_lower(on);
     else
-        one_by_two(on);
+        upper(on);
     end(on, y, ld);
 }
 
-/* Straight to y where it has all rows and columns of the tiles, each `high` rows. */
-static void run_area(const area *on, size_t high)
+/* Straight to y where it has all columns of the tiles. */
+static void run_area(const area *on)
 {
-    enum { MOST = 2 * HIGH * 2 * HALF };
-    const size_t wide = on->beside ? 4 * HALF : 2 * HALF;
-    const size_t rows = on->below ? 2 * high : high;
-    float edge[MOST] __attribute__((aligned(64)));
+    float edge[2 * HIGH * SLM_CPU_WIDTH] __attribute__((aligned(64)));
 
-    if (on->rows == rows && on->cols == wide) {
+    if (on->cols == SLM_CPU_WIDTH) {
         sum(on, on->y, on->ldy);
         return;
     }
     memset(edge, 0, sizeof edge);
     for (size_t i = 0; on->add && i < on->rows; i++)
-        memcpy(edge + i * wide, on->y + i * on->ldy, on->cols * sizeof *edge);
-    sum(on, edge, wide);
+        memcpy(edge + i * SLM_CPU_WIDTH, on->y + i * on->ldy, on->cols * sizeof *edge);
+    sum(on, edge, SLM_CPU_WIDTH);
     for (size_t i = 0; i < on->rows; i++)
-        memcpy(on->y + i * on->ldy, edge + i * wide, on->cols * sizeof *edge);
+        memcpy(on->y + i * on->ldy, edge + i * SLM_CPU_WIDTH, on->cols * sizeof *edge);
 }
 
 /* ---- a stretch of the inner index ---- */
 
-/* Up to 16 rows: two panels at a time. */
-static void few_rows(area on, const slm_cpu_strip *of, size_t bytes)
-{
-    const char *panel = on.panel;
-
-    for (size_t col = 0; col < of->cols; col += on.cols, panel += 2 * bytes) {
-        const size_t left = of->cols - col;
-
-        on.cols = left < 2 * SLM_CPU_WIDTH ? left : 2 * SLM_CPU_WIDTH;
-        on.panel = panel;
-        on.beside = left > SLM_CPU_WIDTH ? panel + bytes : NULL;
-        on.y = of->y + col;
-        run_area(&on, of->rows);
+/* Sums and x of `up` rows and `low` more, weights of 16 rows of pairs. Constants: built
+ * on the stack byte by byte, LDTILECFG would wait for the bytes. */
+#define SIZES(up, low)                                                                 \
+    {                                                                                  \
+        .palette = 1, .rows = {up, up, low, low, up, low, HIGH, HIGH}, .colsb = {      \
+            SLM_TILE_BYTES,                                                            \
+            SLM_TILE_BYTES,                                                            \
+            (low) ? SLM_TILE_BYTES : 0,                                                \
+            (low) ? SLM_TILE_BYTES : 0,                                                \
+            SLM_TILE_BYTES,                                                            \
+            (low) ? SLM_TILE_BYTES : 0,                                                \
+            SLM_TILE_BYTES,                                                            \
+            SLM_TILE_BYTES                                                             \
+        }                                                                              \
     }
-}
+#define UP(n) SIZES(n, 0)
+#define LOW(n) SIZES(HIGH, n)
+#define FOUR(X, n) X(n + 1), X(n + 2), X(n + 3), X(n + 4)
+#define SIXTEEN(X) FOUR(X, 0), FOUR(X, 4), FOUR(X, 8), FOUR(X, 12)
 
-static void many_rows(area on, const slm_cpu_strip *of, size_t bytes)
+static const slm_tile_config config_of[2 * HIGH] = {SIXTEEN(UP), SIXTEEN(LOW)};
+
+/* Rows [first, first + rows) of all panels, 32 at a time, or fewer. */
+static void rows_of_panels(area on, const slm_cpu_strip *of, size_t first, size_t rows)
 {
+    const size_t bytes = slm_cpu_strip_bytes(of->inner, 1);
     const uint16_t *x = on.x;
-    const size_t apart = on.steps * LAID; /* of tiles of x */
 
+    on.rows = rows < 2 * HIGH ? rows : 2 * HIGH;
+    slm_tiles_configure(on.tiles, &config_of[on.rows - 1]);
     for (size_t col = 0; col < of->cols; col += SLM_CPU_WIDTH, on.panel += bytes) {
         const size_t left = of->cols - col;
 
         on.cols = left < SLM_CPU_WIDTH ? left : SLM_CPU_WIDTH;
-        for (size_t row = 0; row < of->rows; row += on.rows) {
-            on.rows = of->rows - row < 2 * HIGH ? of->rows - row : 2 * HIGH;
-            on.x = x + row / HIGH * apart;
-            on.below = on.rows > HIGH ? on.x + apart : NULL;
+        for (size_t row = first; row < first + rows; row += on.rows) {
+            on.x = x + row * on.ldx;
             on.y = of->y + row * of->ldy + col;
-            run_area(&on, HIGH);
+            run_area(&on);
         }
     }
 }
 
-/* Up to SLM_CPU_ACROSS rows. */
-static void block(slm_tiles *tiles, const slm_cpu_strip *of, uint16_t *laid)
+static void stretch(area on, const slm_cpu_strip *of)
 {
-    const size_t bytes = slm_cpu_strip_bytes(of->inner, 1);
-    const size_t high = of->rows < HIGH ? of->rows : HIGH;
-    const size_t most = ROOM / (slm_cpu_ceil_div(of->rows, HIGH) * LAID) * STEP;
+    const size_t rest = of->rows % (2 * HIGH), whole = of->rows - rest;
 
-    for (size_t k = 0; k < of->inner; k += most) {
-        const size_t depth = of->inner - k < most ? of->inner - k : most;
-        const area on = {.tiles = tiles,
-                         .x = laid,
-                         .panel = (const char *)of->panels + k / STEP * TILE_OF_PANEL,
-                         .steps = slm_cpu_ceil_div(depth, STEP),
-                         .rows = of->rows,
-                         .ldy = of->ldy,
-                         .add = of->add || k > 0};
+    if (whole) rows_of_panels(on, of, 0, whole);
+    if (rest) rows_of_panels(on, of, whole, rest);
+}
 
-        lay(of->x + k, of->ldx, of->rows, high, depth, on.steps, laid);
-        if (of->rows <= HIGH)
-            few_rows(on, of, bytes);
-        else
-            many_rows(on, of, bytes);
+/* The upper half of each: exact, for what is a bf16. */
+static void narrow_row(const float *from, size_t depth, uint16_t *to)
+{
+#pragma omp simd
+    for (size_t k = 0; k < depth; k++) {
+        uint32_t bits;
+
+        memcpy(&bits, from + k, sizeof bits);
+        to[k] = (uint16_t)(bits >> 16);
     }
 }
 
-/* Sums and the first tile of x are `high` rows; weights are 16 of pairs. */
-static void configure(slm_tiles *tiles, size_t high)
+/* [rows][NARROW], the last 32 of `depth` filled with zeros. */
+static void narrow_rows(const slm_cpu_strip *of, size_t first, size_t depth,
+                        uint16_t *to)
 {
-    slm_tile_config config = {.palette = 1};
+    const size_t filled = slm_cpu_ceil_div(depth, STEP) * STEP;
 
-    for (size_t i = 0; i < SLM_TILE_COUNT; i++) {
-        config.colsb[i] = SLM_TILE_BYTES;
-        config.rows[i] = i < 5 ? (uint8_t)high : SLM_TILE_ROWS;
+    for (size_t i = 0; i < of->rows; i++, to += NARROW) {
+        if (of->x16)
+            memcpy(to, of->x16 + i * of->ldx + first, depth * sizeof *to);
+        else
+            narrow_row(of->x + i * of->ldx + first, depth, to);
+        memset(to + depth, 0, (filled - depth) * sizeof *to);
     }
-    slm_tiles_configure(tiles, &config);
+}
+
+/* Apart from stretch(): only this needs the memory. */
+static __attribute__((noinline)) void narrow_stretch(area on, const slm_cpu_strip *of,
+                                                     size_t first, size_t depth)
+{
+    uint16_t rows[SLM_CPU_ACROSS * NARROW] __attribute__((aligned(64)));
+
+    narrow_rows(of, first, depth, rows);
+    on.x = rows;
+    on.ldx = NARROW;
+    stretch(on, of);
+}
+
+/* Up to SLM_CPU_ACROSS rows. */
+static void block(slm_tiles *tiles, const slm_cpu_strip *of)
+{
+    for (size_t k = 0; k < of->inner; k += DEPTH) {
+        const size_t depth = of->inner - k < DEPTH ? of->inner - k : DEPTH;
+        area on = {.tiles = tiles,
+                   .ldx = of->ldx,
+                   .panel = (const char *)of->panels + k / STEP * TILE_OF_PANEL,
+                   .steps = slm_cpu_ceil_div(depth, STEP),
+                   .ldy = of->ldy,
+                   .add = of->add || k > 0};
+
+        if (of->x16 && depth % STEP == 0) {
+            on.x = of->x16 + k;
+            stretch(on, of);
+        } else
+            narrow_stretch(on, of, k, depth);
+    }
 }
 
 /* What is not of bf16 is the other level's. */
@@ -281,25 +256,31 @@ static void round_half(size_t count, float *values)
     OTHER()->round_half(count, values);
 }
 
+static void narrow(size_t count, const float *from, uint16_t *to)
+{
+    OTHER()->narrow(count, from, to);
+}
+
 static void multiply(const slm_cpu_strip *on)
 {
-    uint16_t laid[ROOM] __attribute__((aligned(64)));
-    slm_tiles tiles;
     const size_t n = slm_cpu_ceil_div(on->rows, SLM_CPU_ACROSS);
+    slm_tiles tiles;
 
     if (!on->half) {
         OTHER()->multiply(on);
         return;
     }
     for (size_t i = 0; i < n; i++) {
-        const size_t first = on->rows * i / n, end_of = on->rows * (i + 1) / n;
+        const size_t first = on->rows * i / n, last = on->rows * (i + 1) / n;
         slm_cpu_strip part = *on;
 
-        part.rows = end_of - first;
-        part.x += first * on->ldx;
+        part.rows = last - first;
+        if (on->x16)
+            part.x16 += first * on->ldx;
+        else
+            part.x += first * on->ldx;
         part.y += first * on->ldy;
-        configure(&tiles, part.rows < HIGH ? part.rows : HIGH);
-        block(&tiles, &part, laid);
-        slm_tiles_release(&tiles);
+        block(&tiles, &part);
     }
+    slm_tiles_release(&tiles);
 }

@@ -9,8 +9,8 @@
 
 const slm_cpu_level *slm_cpu_level_amx_model(void)
 {
-    static const slm_cpu_level level = {"amx-model", SLM_ISA_PLAIN,     gemm, multiply,
-                                        round_half,  SLM_CPU_AMX_GROUP, 1};
+    static const slm_cpu_level level = {"amx-model", SLM_ISA_PLAIN, gemm, multiply,
+                                        round_half,  narrow,        1,    1};
 
     return &level;
 }

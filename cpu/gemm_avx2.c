@@ -36,8 +36,8 @@ static inline vec vec_odd(const uint16_t *p)
 
 const slm_cpu_level *slm_cpu_level_avx2(void)
 {
-    static const slm_cpu_level level = {
-        "avx2", SLM_ISA_AVX2, gemm, multiply, round_half, 1, 0};
+    static const slm_cpu_level level = {"avx2",     SLM_ISA_AVX2, gemm, multiply,
+                                        round_half, narrow,       0,    0};
 
     return &level;
 }

@@ -52,8 +52,8 @@ static inline vec vec_odd(const uint16_t *p)
 
 const slm_cpu_level *slm_cpu_level_plain(void)
 {
-    static const slm_cpu_level level = {
-        "plain", SLM_ISA_PLAIN, gemm, multiply, round_half, 1, 0};
+    static const slm_cpu_level level = {"plain",    SLM_ISA_PLAIN, gemm, multiply,
+                                        round_half, narrow,        0,    0};
 
     return &level;
 }

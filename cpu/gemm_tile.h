@@ -307,6 +307,12 @@ static void round_half(size_t count, float *values)
         values[i] = slm_cpu_of_bf16(slm_cpu_to_bf16(values[i]));
 }
 
+static void narrow(size_t count, const float *from, uint16_t *to)
+{
+#pragma omp simd
+    for (size_t i = 0; i < count; i++) to[i] = slm_cpu_to_bf16(from[i]);
+}
+
 static void multiply(const slm_cpu_strip *on)
 {
     const size_t bytes = slm_cpu_strip_bytes(on->inner, on->half);

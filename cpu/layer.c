@@ -167,11 +167,11 @@ size_t slm_cpu_make_tasks(const slm_config *config, const int32_t *ids, size_t r
 }
 
 void slm_cpu_gather(const slm_cpu_groups *groups, size_t k, size_t begin, size_t end,
-                    size_t width, const float *tokens, float *rows)
+                    size_t bytes, const void *tokens, void *rows)
 {
     for (size_t i = begin; i < end; i++)
-        memcpy(rows + i * width, tokens + (size_t)groups->order[i] / k * width,
-               width * sizeof *rows);
+        memcpy((char *)rows + i * bytes,
+               (const char *)tokens + (size_t)groups->order[i] / k * bytes, bytes);
 }
 
 /* One expert on its rows: o in sorted order. */
@@ -184,7 +184,8 @@ static void run_task(const slm_handle *handle, const space *at, const slm_cpu_ta
     const slm_cpu_matrix rows = {at->rows + job->begin * l, l};
     const slm_cpu_matrix o = {at->o + job->begin * l, l};
 
-    slm_cpu_gather(&at->groups, k, job->begin, job->end, l, at->z, at->rows);
+    slm_cpu_gather(&at->groups, k, job->begin, job->end, l * sizeof *at->z, at->z,
+                   at->rows);
     if (config->expert == SLM_EXPERT_LINEAR) {
         handle->gemm(&(slm_cpu_linear){
             count, l, l, rows, slm_cpu_of_expert(w->expert, w->expert_step, e), o, 0});

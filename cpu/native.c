@@ -145,8 +145,7 @@ static slm_status prepare(slm_handle *handle, const slm_weights *weights,
 
 static size_t workspace(slm_handle *handle, slm_op op, const slm_call *call)
 {
-    if (op == SLM_OP_layer_forward)
-        return slm_cpu_native_layer_space(&handle->config, call);
+    if (op == SLM_OP_layer_forward) return slm_cpu_native_layer_space(handle, call);
     if (handle->config.dtype == SLM_F32 || !is_widened(op))
         return slm_cpu_workspace(handle, op, call);
 

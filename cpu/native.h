@@ -40,31 +40,77 @@ size_t slm_cpu_widened_space(const slm_config *config, slm_op op, const slm_call
 /* native_panels.c: slm_handle.by_panels. */
 int slm_cpu_by_panels(const slm_handle *handle, const slm_cpu_linear *product);
 
-/* real.c: tensors of the configuration's element type. As rows of binary32: the view
- * itself, or a copy of it in `copy`; from rows; a tap [T, k, width] from sorted pairs.
- * An absent tensor is left alone. */
-slm_cpu_matrix slm_cpu_real_read_rows(const slm_tensor *tensor, float *copy);
+/* Activations that products read: rows of binary32, or, in bf16 at a level that takes
+ * them, of bf16. The other is NULL. */
+typedef struct slm_cpu_acts {
+    float *f32;
+    uint16_t *bf16;
+    size_t ld; /* elements from row to row */
+} slm_cpu_acts;
+
+static inline slm_cpu_acts slm_cpu_acts_at(slm_cpu_acts acts, size_t row, size_t col)
+{
+    const size_t at = row * acts.ld + col;
+
+    if (acts.f32)
+        acts.f32 += at;
+    else
+        acts.bf16 += at;
+    return acts;
+}
+
+/* acts.c. 1 where this handle's activations are of bf16; a part of the workspace. */
+int slm_cpu_keeps_half(const slm_handle *handle);
+slm_cpu_acts slm_cpu_take_acts(slm_cpu_arena *arena, const slm_handle *handle,
+                               size_t rows, size_t cols);
+
+/* A row as a handle of bf16 stores it: to `to`, or, where that is NULL, in place; of
+ * binary32 nothing is done. */
+void slm_cpu_store(const slm_handle *handle, size_t count, float *from, uint16_t *to);
+
+/* slm_cpu_gather() of packed rows. */
+void slm_cpu_gather_acts(const slm_cpu_groups *groups, size_t k, size_t begin,
+                         size_t end, slm_cpu_acts tokens, slm_cpu_acts rows);
+
+/* Tensors of the configuration's element type. Whether the view can be read and written
+ * where it is; the view itself, or a copy of it in `copy`, packed; from rows; a tap
+ * [T, k, width] from packed sorted pairs. An absent tensor is left alone. */
+int slm_cpu_is_acts(const slm_tensor *tensor, const slm_handle *handle,
+                    slm_cpu_acts *acts);
+slm_cpu_acts slm_cpu_read_acts(const slm_tensor *tensor, const slm_handle *handle,
+                               slm_cpu_acts copy);
+void slm_cpu_write_acts(const slm_tensor *to, slm_cpu_acts from);
+void slm_cpu_write_act_pairs(const slm_tensor *tap, const int64_t *place,
+                             slm_cpu_acts sorted);
+
+/* real.c: the same of binary32 rows alone; `copy` is packed. */
+void slm_cpu_real_read_rows(const slm_tensor *tensor, float *copy);
 void slm_cpu_real_write_rows(const slm_tensor *to, slm_cpu_matrix from);
 void slm_cpu_real_write_pairs(const slm_tensor *tap, const int64_t *place,
                               const float *sorted, size_t width);
 
 /* native_products.c. Columns [of.first, of.end), from a whole panel on, of one part of
- * a weight; y and h are column 0, x and they have `rows` rows. y = x w^T, or y += with
- * add; h = act(x w^T), rounded if the handle is of bf16, where each x is one. L1, L3 */
-void slm_cpu_product(const slm_handle *handle, const slm_cpu_panels *w, size_t part,
-                     range of, size_t rows, slm_cpu_matrix x, slm_cpu_matrix y,
-                     int add);
-void slm_cpu_activated(const slm_handle *handle, const slm_cpu_panels *w, size_t part,
-                       range of, size_t rows, slm_cpu_matrix x, slm_cpu_matrix h);
+ * a weight; x has `rows` rows from its first column on, y and h begin at column
+ * of.first. y = x w^T, or y += with add; the same stored, of at most SLM_CPU_ACROSS rows
+ * and SLM_CPU_STORED columns; h = act(x w^T), stored.                          L1, L3 */
+enum { SLM_CPU_STORED = 4 * SLM_CPU_WIDTH };
 
-/* Rows of y [rows, cols] as a handle of bf16 stores them; else nothing is done. */
-void slm_cpu_round_rows(const slm_handle *handle, size_t rows, size_t cols, float *y,
-                        size_t ldy);
+/* Rows of y [rows, cols] as the handle stores them: to `to`, or, where that is binary32,
+ * in place. */
+void slm_cpu_store_rows(const slm_handle *handle, size_t rows, size_t cols,
+                        slm_cpu_matrix y, slm_cpu_acts to);
+void slm_cpu_product(const slm_handle *handle, const slm_cpu_panels *w, size_t part,
+                     range of, size_t rows, slm_cpu_acts x, slm_cpu_matrix y, int add);
+void slm_cpu_stored_product(const slm_handle *handle, const slm_cpu_panels *w,
+                            size_t part, range of, size_t rows, slm_cpu_acts x,
+                            slm_cpu_acts y);
+void slm_cpu_activated(const slm_handle *handle, const slm_cpu_panels *w, size_t part,
+                       range of, size_t rows, slm_cpu_acts x, slm_cpu_acts h);
 
 /* native_layer.c */
 slm_status slm_cpu_native_layer_forward(slm_handle *handle,
                                         const slm_layer_forward_args *args,
                                         slm_error *error);
-size_t slm_cpu_native_layer_space(const slm_config *config, const slm_call *call);
+size_t slm_cpu_native_layer_space(const slm_handle *handle, const slm_call *call);
 
 #endif

@@ -12,6 +12,7 @@
  *          shared path, in one chain. Nothing depends on the cut into tasks, so neither
  *          the number of threads nor the batch changes a token's bits.
  * bf16     z, h, o, u, r, hs, y are rounded where they are stored; sums are binary32.
+ *          For tiles all of them but o lie in bf16, too, as products read them.
  * NaN      poisoned rows run like any other and are overwritten at the end. */
 #ifdef _OPENMP
 #include <omp.h>
@@ -24,25 +25,27 @@ enum { FEW_TOKENS = 16 }; /* up to here weights are what costs: cut columns fine
 
 /* Workspace. T is the panel's; a pair is a (token, slot); sorted: as `order` is. */
 typedef struct space {
-    float *bias;  /* [n]                                                    */
-    float *x;     /* [T, d]     only when x cannot be read where it is      */
-    float *y;     /* [T, d]     only when y cannot be written where it is   */
-    float *logit; /* [T, n]                                                 */
-    float *score; /* [T, n]                                                 */
-    float *z;     /* [T, l]                                                 */
-    float *hs;    /* [T, S fs]                                              */
-    float *rows;  /* [T k, l]   sorted: z of the pair                       */
-    float *h;     /* [T k, f]   sorted                                      */
-    float *o;     /* [T k, l]   sorted                                      */
-    float *u;     /* [T, l]                                                 */
-    float *r;     /* [T, l]                                                 */
+    float *bias;       /* [n]                                                    */
+    slm_cpu_acts x;    /* [T, d]     only when x cannot be read where it is      */
+    slm_cpu_acts y;    /* [T, d]     only when y cannot be written where it is   */
+    float *logit;      /* [T, n]                                                 */
+    float *score;      /* [T, n]                                                 */
+    slm_cpu_acts z;    /* [T, l]                                                 */
+    slm_cpu_acts hs;   /* [T, S fs]                                              */
+    slm_cpu_acts rows; /* [T k, l]   sorted: z of the pair                       */
+    slm_cpu_acts h;    /* [T k, f]   sorted                                      */
+    float *o;          /* [T k, l]   sorted                                      */
+    slm_cpu_acts u;    /* [T, l]                                                 */
+    slm_cpu_acts r;    /* [T, l]                                                 */
+    float *wide;       /* [T, l]     u, then r, where these are of bf16          */
     slm_cpu_choices chosen;
     slm_cpu_groups groups;
     unsigned char *poisoned; /* [T]                                              */
 } space;
 
-static size_t lay_out(space *at, void *base, const slm_config *config, size_t n_tokens)
+static size_t lay_out(space *at, void *base, const slm_handle *handle, size_t n_tokens)
 {
+    const slm_config *config = &handle->config;
     slm_cpu_arena arena = {base, 0};
     const size_t rows = slm_cpu_panel_rows(n_tokens), n = config->n_experts;
     const size_t k = config->top_k, d = config->d_model, l = config->d_latent;
@@ -52,28 +55,29 @@ static size_t lay_out(space *at, void *base, const slm_config *config, size_t n_
     const size_t pairs = rows * k;
 
     at->bias = slm_cpu_take_f32(&arena, 1, n);
-    at->x = slm_cpu_take_f32(&arena, rows, d);
-    at->y = slm_cpu_take_f32(&arena, rows, d);
+    at->x = slm_cpu_take_acts(&arena, handle, rows, d);
+    at->y = slm_cpu_take_acts(&arena, handle, rows, d);
     at->logit = slm_cpu_take_f32(&arena, rows, n);
     at->score = slm_cpu_take_f32(&arena, rows, n);
-    at->z = slm_cpu_take_f32(&arena, rows, l);
-    at->hs = slm_cpu_take_f32(&arena, rows, s);
-    at->rows = slm_cpu_take_f32(&arena, pairs, l);
-    at->h = slm_cpu_take_f32(&arena, pairs, f);
+    at->z = slm_cpu_take_acts(&arena, handle, rows, l);
+    at->hs = slm_cpu_take_acts(&arena, handle, rows, s);
+    at->rows = slm_cpu_take_acts(&arena, handle, pairs, l);
+    at->h = slm_cpu_take_acts(&arena, handle, pairs, f);
     at->o = slm_cpu_take_f32(&arena, pairs, l);
-    at->u = slm_cpu_take_f32(&arena, rows, l);
-    at->r = slm_cpu_take_f32(&arena, rows, l);
+    at->u = slm_cpu_take_acts(&arena, handle, rows, l);
+    at->r = slm_cpu_take_acts(&arena, handle, rows, l);
+    at->wide = slm_cpu_take_f32(&arena, slm_cpu_keeps_half(handle) ? rows : 0, l);
     slm_cpu_take_choices(&arena, rows, k, &at->chosen);
     slm_cpu_take_groups(&arena, n, rows, k, &at->groups);
     at->poisoned = slm_cpu_take(&arena, rows, 1, 1);
     return arena.used;
 }
 
-size_t slm_cpu_native_layer_space(const slm_config *config, const slm_call *call)
+size_t slm_cpu_native_layer_space(const slm_handle *handle, const slm_call *call)
 {
     space at;
 
-    return lay_out(&at, NULL, config, call->n_tokens);
+    return lay_out(&at, NULL, handle, call->n_tokens);
 }
 
 /* One panel of tokens, seen by all threads. */
@@ -83,8 +87,8 @@ typedef struct panel {
     const slm_cpu_packed *packed;
     const space *at;
     size_t rows;
-    slm_cpu_matrix x;
-    slm_cpu_matrix y;
+    slm_cpu_acts x;
+    slm_cpu_acts y;
     size_t n_tasks;
     slm_cpu_account *account;
 } panel;
@@ -134,29 +138,26 @@ static void first_unit(const panel *on, first_units by, range rows, size_t unit)
     const space *at = on->at;
     const size_t n = on->config->n_experts, l = on->config->d_latent;
     const size_t s = w->shared_in.cols, count = rows.end - rows.first;
-    const slm_cpu_matrix x = {slm_cpu_row(on->x, rows.first), on->x.ld};
+    const slm_cpu_acts x = slm_cpu_acts_at(on->x, rows.first, 0);
     range of;
 
     if (unit < by.router) {
         of = part_of(n, SLM_CPU_WIDTH, by.router, unit);
         slm_cpu_product(on->handle, &w->router, 0, of, count, x,
-                        (slm_cpu_matrix){at->logit + rows.first * n, n}, 0);
+                        (slm_cpu_matrix){at->logit + rows.first * n + of.first, n}, 0);
         if (by.router == 1) select_rows(on, rows);
         return;
     }
     unit -= by.router;
     if (unit < by.down) {
-        float *z = at->z + rows.first * l;
-
         of = part_of(l, SLM_CPU_WIDTH, by.down, unit);
-        slm_cpu_product(on->handle, &w->down, 0, of, count, x, (slm_cpu_matrix){z, l},
-                        0);
-        slm_cpu_round_rows(on->handle, count, of.end - of.first, z + of.first, l);
+        slm_cpu_stored_product(on->handle, &w->down, 0, of, count, x,
+                               slm_cpu_acts_at(at->z, rows.first, of.first));
         return;
     }
     of = part_of(s, SLM_CPU_WIDTH, by.shared, unit - by.down);
     slm_cpu_activated(on->handle, &w->shared_in, 0, of, count, x,
-                      (slm_cpu_matrix){at->hs + rows.first * s, s});
+                      slm_cpu_acts_at(at->hs, rows.first, of.first));
 }
 
 /* Experts of vast weights that nobody chose before. */
@@ -194,38 +195,39 @@ static void gather(const panel *on, size_t begin, size_t end)
 {
     const space *at = on->at;
 
-    slm_cpu_gather(&at->groups, on->config->top_k, begin, end, on->config->d_latent,
-                   at->z, at->rows);
+    slm_cpu_gather_acts(&at->groups, on->config->top_k, begin, end, at->z, at->rows);
 }
 
-/* h, or o of a linear expert, and o: the columns `of` of one task's rows. */
-static void expert_in(const panel *on, const slm_cpu_task *job, range of)
+/* Columns `of` of o of a task's rows. */
+static void expert_o(const panel *on, const slm_cpu_panels *w, const slm_cpu_task *job,
+                     range of, slm_cpu_acts x)
 {
     const size_t l = on->config->d_latent, count = job->end - job->begin;
-    const slm_cpu_panels *w = &on->packed->in;
-    const slm_cpu_matrix x = {on->at->rows + job->begin * l, l};
-    float *o = on->at->o + job->begin * l;
+    float *o = on->at->o + job->begin * l + of.first;
 
-    if (on->config->expert != SLM_EXPERT_LINEAR) {
-        slm_cpu_activated(on->handle, w, job->expert, of, count, x,
-                          (slm_cpu_matrix){on->at->h + job->begin * w->cols, w->cols});
-        return;
-    }
-    slm_cpu_product(on->handle, w, job->expert, of, count, x, (slm_cpu_matrix){o, l},
-                    0);
-    slm_cpu_round_rows(on->handle, count, of.end - of.first, o + of.first, l);
+    slm_cpu_product(on->handle, w, job->expert, of, count,
+                    slm_cpu_acts_at(x, job->begin, 0), (slm_cpu_matrix){o, l}, 0);
+    slm_cpu_store_rows(on->handle, count, of.end - of.first, (slm_cpu_matrix){o, l},
+                       (slm_cpu_acts){o, NULL, l});
+}
+
+/* Columns `of` of h, or of o of a linear expert. */
+static void expert_in(const panel *on, const slm_cpu_task *job, range of)
+{
+    const slm_cpu_panels *w = &on->packed->in;
+    const space *at = on->at;
+
+    if (on->config->expert == SLM_EXPERT_LINEAR)
+        expert_o(on, w, job, of, at->rows);
+    else
+        slm_cpu_activated(on->handle, w, job->expert, of, job->end - job->begin,
+                          slm_cpu_acts_at(at->rows, job->begin, 0),
+                          slm_cpu_acts_at(at->h, job->begin, of.first));
 }
 
 static void expert_out(const panel *on, const slm_cpu_task *job, range of)
 {
-    const size_t l = on->config->d_latent, count = job->end - job->begin;
-    const slm_cpu_panels *w = &on->packed->out;
-    float *o = on->at->o + job->begin * l;
-
-    slm_cpu_product(on->handle, w, job->expert, of, count,
-                    (slm_cpu_matrix){on->at->h + job->begin * w->inner, w->inner},
-                    (slm_cpu_matrix){o, l}, 0);
-    slm_cpu_round_rows(on->handle, count, of.end - of.first, o + of.first, l);
+    expert_o(on, &on->packed->out, job, of, on->at->h);
 }
 
 /* Every task cut into slices of columns. */
@@ -279,54 +281,72 @@ static void combine_rows(const panel *on, range of)
 {
     const slm_config *config = on->config;
     const size_t k = config->top_k, l = config->d_latent;
+    const space *at = on->at;
 
     for (size_t t = of.first; t < of.end; t++) {
-        float *u = on->at->u + t * l, *r = on->at->r + t * l;
+        const slm_cpu_acts to_u = slm_cpu_acts_at(at->u, t, 0);
+        const slm_cpu_acts to_r = slm_cpu_acts_at(at->r, t, 0);
+        float *u = to_u.f32 ? to_u.f32 : at->wide + t * l;
+        float *r = to_r.f32 ? to_r.f32 : u;
 
-        slm_cpu_combine_row(k, l, on->at->chosen.weight + t * k,
-                            on->at->groups.place + t * k, on->at->o, u);
-        slm_cpu_round_rows(on->handle, 1, l, u, l);
+        slm_cpu_combine_row(k, l, at->chosen.weight + t * k, at->groups.place + t * k,
+                            at->o, u);
+        slm_cpu_store(on->handle, l, u, NULL);
+        if (to_u.bf16) slm_cpu_store(on->handle, l, u, to_u.bf16);
         if (config->norm == SLM_NORM_RMS)
             slm_cpu_rmsnorm_row(l, u, on->packed->gamma, config->eps, r);
         else
-            memcpy(r, u, l * sizeof *u);
-        slm_cpu_round_rows(on->handle, 1, l, r, l);
+            memmove(r, u, l * sizeof *u);
+        slm_cpu_store(on->handle, l, r, to_r.bf16);
     }
 }
 
-/* Columns `of` of y. */
-static void last_unit(const panel *on, range rows, range of)
+/* Columns `of` of y, which begins with them. */
+static void last_sums(const panel *on, range rows, range of, slm_cpu_matrix y)
 {
     const slm_cpu_packed *w = on->packed;
-    const size_t l = on->config->d_latent, s = w->shared_out.inner;
+    const space *at = on->at;
     const size_t count = rows.end - rows.first;
-    const slm_cpu_matrix y = {slm_cpu_row(on->y, rows.first), on->y.ld};
 
     slm_cpu_product(on->handle, &w->lift, 0, of, count,
-                    (slm_cpu_matrix){on->at->r + rows.first * l, l}, y, 0);
+                    slm_cpu_acts_at(at->r, rows.first, 0), y, 0);
     if (w->shared_out.data)
         slm_cpu_product(on->handle, &w->shared_out, 0, of, count,
-                        (slm_cpu_matrix){on->at->hs + rows.first * s, s}, y, 1);
+                        slm_cpu_acts_at(at->hs, rows.first, 0), y, 1);
     for (size_t j = 0; j < w->shared.parts; j++)
         slm_cpu_product(on->handle, &w->shared, j, of, count,
-                        (slm_cpu_matrix){slm_cpu_row(on->x, rows.first), on->x.ld}, y,
-                        1);
+                        slm_cpu_acts_at(on->x, rows.first, 0), y, 1);
     for (size_t t = rows.first; t < rows.end; t++)
-        for (size_t i = of.first; on->at->poisoned[t] && i < of.end; i++)
-            slm_cpu_row(on->y, t)[i] = NAN;
+        for (size_t i = 0; at->poisoned[t] && i < of.end - of.first; i++)
+            slm_cpu_row(y, t - rows.first)[i] = NAN;
+}
+
+enum { LAST_ROWS = 96, LAST_PANELS = SLM_CPU_STORED / SLM_CPU_WIDTH };
+
+/* The same, at most LAST_ROWS rows and LAST_PANELS panels, to where y is. */
+static void last_unit(const panel *on, range rows, range of)
+{
+    float sums[LAST_ROWS * SLM_CPU_STORED] __attribute__((aligned(64)));
+    const slm_cpu_acts y = slm_cpu_acts_at(on->y, rows.first, of.first);
+    const slm_cpu_matrix to =
+        y.bf16 ? (slm_cpu_matrix){sums, SLM_CPU_STORED} : (slm_cpu_matrix){y.f32, y.ld};
+
+    last_sums(on, rows, of, to);
+    if (y.bf16)
+        slm_cpu_store_rows(on->handle, rows.end - rows.first, of.end - of.first, to, y);
 }
 
 static void last_phase(const panel *on)
 {
-    enum { MOST = 96, GROUP = 4 };
-    const size_t d = on->config->d_model, blocks = blocks_of(on->rows, MOST);
+    const size_t d = on->config->d_model, blocks = blocks_of(on->rows, LAST_ROWS);
     const size_t panels = slm_cpu_ceil_div(d, SLM_CPU_WIDTH);
-    const size_t units = slm_cpu_ceil_div(panels, on->rows <= FEW_TOKENS ? 2 : GROUP);
+    const size_t units =
+        slm_cpu_ceil_div(panels, on->rows <= FEW_TOKENS ? 2 : LAST_PANELS);
 
     if (blocks >= 2 * threads()) { /* r of a block is read while it is in the cache */
 #pragma omp for schedule(dynamic, 1)
         for (size_t i = 0; i < blocks; i++) {
-            const range rows = block_of(on->rows, MOST, i);
+            const range rows = block_of(on->rows, LAST_ROWS, i);
 
             combine_rows(on, rows);
             for (size_t j = 0; j < units; j++)
@@ -338,7 +358,7 @@ static void last_phase(const panel *on)
     for (size_t t = 0; t < on->rows; t++) combine_rows(on, (range){t, t + 1});
 #pragma omp for schedule(dynamic, 1)
     for (size_t i = 0; i < blocks * units; i++)
-        last_unit(on, block_of(on->rows, MOST, i / units),
+        last_unit(on, block_of(on->rows, LAST_ROWS, i / units),
                   part_of(d, SLM_CPU_WIDTH, units, i % units));
 }
 
@@ -348,19 +368,19 @@ static void write_outputs(const slm_layer_forward_args *args, const panel *on)
 {
     const slm_config *config = on->config;
     const space *at = on->at;
-    const size_t n = config->n_experts, l = config->d_latent, f = config->d_expert;
-    const size_t s = config->n_shared * config->d_shared;
+    const size_t n = config->n_experts, l = config->d_latent;
+    const slm_cpu_acts o = {at->o, NULL, l};
 
     slm_cpu_write_choice(config, on->rows, &at->chosen, &args->ids, &args->weight,
                          &args->cutoff);
     slm_cpu_write(&args->logit, (slm_cpu_matrix){at->logit, n});
     slm_cpu_write(&args->score, (slm_cpu_matrix){at->score, n});
-    slm_cpu_real_write_rows(&args->z, (slm_cpu_matrix){at->z, l});
-    slm_cpu_real_write_rows(&args->u, (slm_cpu_matrix){at->u, l});
-    slm_cpu_real_write_rows(&args->r, (slm_cpu_matrix){at->r, l});
-    if (s) slm_cpu_real_write_rows(&args->hs, (slm_cpu_matrix){at->hs, s});
-    slm_cpu_real_write_pairs(&args->h, at->groups.place, at->h, f);
-    slm_cpu_real_write_pairs(&args->o, at->groups.place, at->o, l);
+    slm_cpu_write_acts(&args->z, at->z);
+    slm_cpu_write_acts(&args->u, at->u);
+    slm_cpu_write_acts(&args->r, at->r);
+    if (at->hs.ld) slm_cpu_write_acts(&args->hs, at->hs);
+    slm_cpu_write_act_pairs(&args->h, at->groups.place, at->h);
+    slm_cpu_write_act_pairs(&args->o, at->groups.place, o);
 }
 
 /* Different experts that the panel chose: the tasks of one lie side by side. */
@@ -384,12 +404,11 @@ static void run_panel(slm_handle *handle, const void *space_of_call,
                 .packed = &handle->native->packed,
                 .at = at,
                 .rows = rows,
-                .x = slm_cpu_real_read_rows(&args->x, at->x),
+                .x = slm_cpu_read_acts(&args->x, handle, at->x),
                 .account = &handle->native->account};
-    const int direct =
-        handle->config.dtype == SLM_F32 && slm_cpu_is_matrix(&args->y, &on.y);
+    const int direct = slm_cpu_is_acts(&args->y, handle, &on.y);
 
-    if (!direct) on.y = (slm_cpu_matrix){at->y, handle->config.d_model};
+    if (!direct) on.y = at->y;
 #pragma omp parallel
     {
         first_phase(&on);
@@ -399,7 +418,7 @@ static void run_panel(slm_handle *handle, const void *space_of_call,
         last_phase(&on);
     }
     slm_cpu_lap(on.account, SLM_CPU_LAST);
-    if (!direct) slm_cpu_real_write_rows(&args->y, on.y);
+    if (!direct) slm_cpu_write_acts(&args->y, on.y);
     write_outputs(args, &on);
     slm_cpu_lap(on.account, SLM_CPU_OUTPUTS);
     slm_cpu_count_work(on.account, on.config, rows, count_experts(&on));
@@ -416,7 +435,7 @@ slm_status slm_cpu_native_layer_forward(slm_handle *handle,
     slm_cpu_start(&handle->native->account);
     status = slm_check_finite(SLM_OP_layer_forward, config, args, error);
     if (status || args->call.n_tokens == 0) return status;
-    lay_out(&at, args->call.workspace, config, args->call.n_tokens);
+    lay_out(&at, args->call.workspace, handle, args->call.n_tokens);
     slm_cpu_pack(at.bias, &args->bias);
     slm_cpu_lap(&handle->native->account, SLM_CPU_CHECK);
     slm_cpu_in_panels(handle, args, run_panel, &at);

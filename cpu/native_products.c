@@ -5,8 +5,8 @@
 #include "native.h"
 
 enum {
-    ACTIVATION_ROWS = 96, /* of a tile of gate and up              */
-    FEW = 16,             /* rows whose gate and up are read at once */
+    ACTIVATION_ROWS = 192, /* of a tile of gate and up                */
+    FEW = 16,              /* rows whose gate and up are read at once */
     BOTH = 2 * SLM_CPU_WIDTH
 };
 
@@ -15,28 +15,42 @@ static const slm_cpu_level *level_of(const slm_handle *handle)
     return handle->native->level;
 }
 
-void slm_cpu_round_rows(const slm_handle *handle, size_t rows, size_t cols, float *y,
-                        size_t ldy)
+/* Columns from panel `first` of a part on. */
+static slm_cpu_strip strip_of(const slm_cpu_panels *w, size_t part, size_t first,
+                              size_t cols, size_t rows, slm_cpu_acts x)
 {
-    if (handle->config.dtype != SLM_BF16) return;
-    for (size_t i = 0; i < rows; i++) level_of(handle)->round_half(cols, y + i * ldy);
+    return (slm_cpu_strip){.rows = rows,
+                           .inner = w->inner,
+                           .cols = cols,
+                           .x = x.f32,
+                           .x16 = x.bf16,
+                           .ldx = x.ld,
+                           .panels = slm_cpu_panel_at(w, part, first),
+                           .half = w->half};
 }
 
 void slm_cpu_product(const slm_handle *handle, const slm_cpu_panels *w, size_t part,
-                     range of, size_t rows, slm_cpu_matrix x, slm_cpu_matrix y, int add)
+                     range of, size_t rows, slm_cpu_acts x, slm_cpu_matrix y, int add)
 {
-    level_of(handle)->multiply(&(slm_cpu_strip){
-        .rows = rows,
-        .inner = w->inner,
-        .cols = of.end - of.first,
-        .x = x.data,
-        .ldx = x.ld,
-        .panels = slm_cpu_panel_at(w, part, of.first / SLM_CPU_WIDTH),
-        .y = y.data + of.first,
-        .ldy = y.ld,
-        .half = w->half,
-        .add = add,
-    });
+    slm_cpu_strip strip =
+        strip_of(w, part, of.first / SLM_CPU_WIDTH, of.end - of.first, rows, x);
+
+    strip.y = y.data;
+    strip.ldy = y.ld;
+    strip.add = add;
+    level_of(handle)->multiply(&strip);
+}
+
+void slm_cpu_stored_product(const slm_handle *handle, const slm_cpu_panels *w,
+                            size_t part, range of, size_t rows, slm_cpu_acts x,
+                            slm_cpu_acts y)
+{
+    float sums[SLM_CPU_ACROSS * SLM_CPU_STORED] __attribute__((aligned(64)));
+    const slm_cpu_matrix to =
+        y.bf16 ? (slm_cpu_matrix){sums, SLM_CPU_STORED} : (slm_cpu_matrix){y.f32, y.ld};
+
+    slm_cpu_product(handle, w, part, of, rows, x, to, 0);
+    slm_cpu_store_rows(handle, rows, of.end - of.first, to, y);
 }
 
 /* ---- gate, up and the activation ---- */
@@ -73,85 +87,54 @@ static void gate_and_up(const slm_handle *handle, slm_cpu_strip strip, int paire
     }
 }
 
+/* Rows of a tile [rows, 32], as they are stored, to h. */
+static void store_tile(const slm_handle *handle, size_t rows, size_t cols, float *tile,
+                       slm_cpu_acts h)
+{
+    uint16_t narrow[ACTIVATION_ROWS * SLM_CPU_WIDTH];
+
+    slm_cpu_store(handle, rows * SLM_CPU_WIDTH, tile, h.bf16 ? narrow : NULL);
+    for (size_t i = 0; i < rows; i++) {
+        const size_t at = i * SLM_CPU_WIDTH;
+
+        if (h.f32)
+            slm_cpu_copy_row(h.f32 + i * h.ld, tile + at, cols);
+        else if (cols == SLM_CPU_WIDTH) /* a constant, as there */
+            memcpy(h.bf16 + i * h.ld, narrow + at, sizeof(uint16_t[SLM_CPU_WIDTH]));
+        else
+            memcpy(h.bf16 + i * h.ld, narrow + at, cols * sizeof *narrow);
+    }
+}
+
 /* Columns [of.first, of.end) of h = act(x w^T), at most ACTIVATION_ROWS rows: panel by
  * panel, gate and up side by side. */
 static void activated_tile(const slm_handle *handle, const slm_cpu_panels *w,
-                           size_t part, range of, size_t rows, slm_cpu_matrix x,
-                           slm_cpu_matrix h)
+                           size_t part, range of, size_t rows, slm_cpu_acts x,
+                           slm_cpu_acts h)
 {
     float gate[ACTIVATION_ROWS * SLM_CPU_WIDTH] __attribute__((aligned(64)));
     float up[ACTIVATION_ROWS * SLM_CPU_WIDTH] __attribute__((aligned(64)));
 
     for (size_t col = of.first; col < of.end; col += SLM_CPU_WIDTH) {
         const size_t cols = of.end - col < SLM_CPU_WIDTH ? of.end - col : SLM_CPU_WIDTH;
-        const slm_cpu_strip strip = {
-            .rows = rows,
-            .inner = w->inner,
-            .cols = SLM_CPU_WIDTH,
-            .x = x.data,
-            .ldx = x.ld,
-            .panels =
-                slm_cpu_panel_at(w, part, col / SLM_CPU_WIDTH * (w->paired ? 2 : 1)),
-            .half = w->half};
+        const size_t panel = col / SLM_CPU_WIDTH * (w->paired ? 2 : 1);
 
-        gate_and_up(handle, strip, w->paired, gate, up);
+        gate_and_up(handle, strip_of(w, part, panel, SLM_CPU_WIDTH, rows, x), w->paired,
+                    gate, up);
         slm_cpu_activate(handle, rows * SLM_CPU_WIDTH, gate, up, gate);
-        for (size_t i = 0; i < rows; i++)
-            slm_cpu_copy_row(slm_cpu_row(h, i) + col, gate + i * SLM_CPU_WIDTH, cols);
-    }
-}
-
-/* The same for several pairs of panels at once: x, which a level of tiles lays out anew
- * for each product, is read once for all of them. */
-static void activated_group(const slm_handle *handle, const slm_cpu_panels *w,
-                            size_t part, range of, size_t rows, slm_cpu_matrix x,
-                            slm_cpu_matrix h)
-{
-    enum { MOST = SLM_CPU_AMX_GROUP * BOTH };
-    const size_t step = level_of(handle)->group * SLM_CPU_WIDTH;
-    float sums[ACTIVATION_ROWS * MOST] __attribute__((aligned(64)));
-
-    for (size_t col = of.first; col < of.end; col += step) {
-        const size_t left = of.end - col, cols = left < step ? left : step;
-        const size_t panels = 2 * slm_cpu_ceil_div(cols, SLM_CPU_WIDTH);
-
-        level_of(handle)->multiply(&(slm_cpu_strip){
-            .rows = rows,
-            .inner = w->inner,
-            .cols = panels * SLM_CPU_WIDTH,
-            .x = x.data,
-            .ldx = x.ld,
-            .panels = slm_cpu_panel_at(w, part, col / SLM_CPU_WIDTH * 2),
-            .y = sums,
-            .ldy = MOST,
-            .half = w->half});
-        for (size_t i = 0; i < rows; i++)
-            for (size_t j = 0; j < cols; j += SLM_CPU_WIDTH) {
-                float *gate = sums + i * MOST + 2 * j;
-                const size_t have = cols - j < SLM_CPU_WIDTH ? cols - j : SLM_CPU_WIDTH;
-
-                slm_cpu_activate(handle, have, gate, gate + SLM_CPU_WIDTH,
-                                 slm_cpu_row(h, i) + col + j);
-            }
+        store_tile(handle, rows, cols, gate, slm_cpu_acts_at(h, 0, col - of.first));
     }
 }
 
 void slm_cpu_activated(const slm_handle *handle, const slm_cpu_panels *w, size_t part,
-                       range of, size_t rows, slm_cpu_matrix x, slm_cpu_matrix h)
+                       range of, size_t rows, slm_cpu_acts x, slm_cpu_acts h)
 {
     const size_t n = slm_cpu_ceil_div(rows, ACTIVATION_ROWS);
-    const int grouped = w->half && w->paired && level_of(handle)->group > 1;
 
     for (size_t i = 0; i < n; i++) {
         const range r = part_of(rows, 1, n, i);
-        const size_t count = r.end - r.first;
-        const slm_cpu_matrix from = {slm_cpu_row(x, r.first), x.ld};
-        const slm_cpu_matrix to = {slm_cpu_row(h, r.first), h.ld};
 
-        if (grouped)
-            activated_group(handle, w, part, of, count, from, to);
-        else
-            activated_tile(handle, w, part, of, count, from, to);
-        slm_cpu_round_rows(handle, count, of.end - of.first, to.data + of.first, to.ld);
+        activated_tile(handle, w, part, of, r.end - r.first,
+                       slm_cpu_acts_at(x, r.first, 0), slm_cpu_acts_at(h, r.first, 0));
     }
 }

@@ -51,15 +51,12 @@ static void write_row(const slm_tensor *tensor, size_t i, size_t cols,
     }
 }
 
-slm_cpu_matrix slm_cpu_real_read_rows(const slm_tensor *tensor, float *copy)
+void slm_cpu_real_read_rows(const slm_tensor *tensor, float *copy)
 {
     const size_t rows = tensor->shape[0], cols = tensor->shape[1];
-    slm_cpu_matrix matrix;
 
-    if (tensor->dtype == SLM_F32 && slm_cpu_is_matrix(tensor, &matrix)) return matrix;
 #pragma omp parallel for schedule(static)
     for (size_t i = 0; i < rows; i++) read_row(tensor, i, cols, copy + i * cols);
-    return (slm_cpu_matrix){copy, cols};
 }
 
 void slm_cpu_real_write_rows(const slm_tensor *to, slm_cpu_matrix from)

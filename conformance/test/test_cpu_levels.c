@@ -92,36 +92,69 @@ static float of_bf16(uint16_t half)
 
 enum { BATCH = 67 };
 
-/* Token t alone gives the bits that it has in the batch. */
-static void assert_batch_changes_no_bit(const slm_config *config)
+/* Uniform, `count` of the configuration's type. */
+static unsigned char *reals_of(const slm_config *config, const char *name, size_t count)
 {
-    const size_t d = config->d_model, size = slm_dtype_size(config->dtype);
-    unsigned char *x = malloc(BATCH * d * size);
-    const cpu_given all[] = {{"x", x}, {NULL, NULL}};
-    cpu_outcome batch;
+    const size_t size = slm_dtype_size(config->dtype);
+    unsigned char *values = malloc(count * size);
 
-    assert_non_null(x);
-    for (size_t i = 0; i < BATCH * d; i++) {
-        const float value = cpu_noise("x", i);
+    assert_non_null(values);
+    for (size_t i = 0; i < count; i++) {
+        const float value = cpu_noise(name, i);
         const uint16_t half = to_bf16(value);
 
-        memcpy(x + i * size, size == 2 ? (const void *)&half : (const void *)&value,
-               size);
+        memcpy(values + i * size,
+               size == 2 ? (const void *)&half : (const void *)&value, size);
     }
-    batch = cpu_run(SLM_OP_layer_forward, config, BATCH, all, CPU_PACKED, 2, 0);
+    return values;
+}
+
+static int has_tokens(slm_op op, const char *name)
+{
+    const slm_op_info *info = slm_op_describe(op);
+
+    for (size_t i = 0; i < info->n_fields; i++)
+        if (strcmp(info->fields[i].name, name) == 0)
+            return info->fields[i].dims[0] == 'T';
+    return 0;
+}
+
+/* Token t alone gives the bits that it has in a batch of `tokens`. */
+static void assert_batch_changes_no_bit(slm_op op, const slm_config *config,
+                                        size_t tokens)
+{
+    const size_t row = config->d_model * slm_dtype_size(config->dtype);
+    const size_t k = config->top_k;
+    unsigned char *x = reals_of(config, "x", tokens * config->d_model);
+    unsigned char *dy = reals_of(config, "dy", tokens * config->d_model);
+    int32_t *ids = calloc(tokens * k, sizeof *ids);
+    const int backward = op == SLM_OP_layer_backward;
+    const cpu_given all[] = {
+        {"x", x}, {backward ? "dy" : NULL, dy}, {"ids", ids}, {NULL, NULL}};
+    cpu_outcome batch;
+
+    assert_non_null(ids);
+    for (size_t i = 0; i < tokens * k; i++)
+        ids[i] = (int32_t)((i / k + i % k) % config->n_experts);
+    batch = cpu_run(op, config, tokens, all, CPU_PACKED, 2, 0);
     assert_int_equal(batch.status, SLM_OK);
-    for (size_t t = 0; t < BATCH; t += 11) {
-        const cpu_given one[] = {{"x", x + t * d * size}, {NULL, NULL}};
-        cpu_outcome alone =
-            cpu_run(SLM_OP_layer_forward, config, 1, one, CPU_PACKED, 3, 0xff);
+    for (size_t t = 0; t < tokens; t += tokens / 6) {
+        const cpu_given one[] = {{"x", x + t * row},
+                                 {backward ? "dy" : NULL, dy + t * row},
+                                 {"ids", ids + t * k},
+                                 {NULL, NULL}};
+        cpu_outcome alone = cpu_run(op, config, 1, one, CPU_PACKED, 3, 0xff);
 
         for (size_t i = 0; i < alone.n; i++)
-            assert_memory_equal(alone.bytes[i], batch.bytes[i] + t * alone.size[i],
-                                alone.size[i]);
+            if (has_tokens(op, alone.name[i]))
+                assert_memory_equal(alone.bytes[i], batch.bytes[i] + t * alone.size[i],
+                                    alone.size[i]);
         cpu_release(&alone);
     }
     cpu_release(&batch);
     free(x);
+    free(dy);
+    free(ids);
 }
 
 static void a_token_has_the_same_bits_in_every_batch_at_each_level(void **state)
@@ -132,7 +165,7 @@ static void a_token_has_the_same_bits_in_every_batch_at_each_level(void **state)
             slm_config config = wide();
 
             config.expert = (slm_expert_kind)kind;
-            assert_batch_changes_no_bit(&config);
+            assert_batch_changes_no_bit(SLM_OP_layer_forward, &config, BATCH);
         }
 }
 
@@ -145,7 +178,7 @@ static void bf16_has_the_same_bits_in_every_batch_at_each_level(void **state)
 
             config.dtype = SLM_BF16;
             config.expert = (slm_expert_kind)kind;
-            assert_batch_changes_no_bit(&config);
+            assert_batch_changes_no_bit(SLM_OP_layer_forward, &config, BATCH);
             assert_threads_change_no_bit(SLM_OP_layer_forward, &config, 50);
             if (config.expert != SLM_EXPERT_RELU)
                 assert_threads_change_no_bit(SLM_OP_layer_backward, &config, 50);
@@ -163,10 +196,27 @@ static void bf16_has_the_same_bits_where_x_is_laid_in_parts(void **state)
         config.d_model = 1100;
         config.n_experts = 4;
         if (!cpu_force(levels[i])) continue;
-        assert_batch_changes_no_bit(&config);
+        assert_batch_changes_no_bit(SLM_OP_layer_forward, &config, BATCH);
         for (size_t tokens = 16; tokens < 500; tokens = tokens * 2 + 1)
             assert_threads_change_no_bit(SLM_OP_layer_forward, &config, tokens);
     }
+}
+
+/* Every expert is chosen by all tokens: more rows than tiles take at once, of widths
+ * that end within a tile and with one. */
+static void bf16_has_the_same_bits_where_an_expert_has_many_rows(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < N_LEVELS; i++)
+        for (size_t f = 63; cpu_force(levels[i]) && f <= 64; f++) {
+            slm_config config = cpu_tiny();
+
+            config.dtype = SLM_BF16;
+            config.n_experts = config.top_k;
+            config.d_expert = config.d_latent = f;
+            assert_batch_changes_no_bit(SLM_OP_layer_forward, &config, 250);
+            assert_batch_changes_no_bit(SLM_OP_layer_backward, &config, 250);
+        }
 }
 
 /* Largest |a - b| over the largest |b| of an output. */
@@ -369,6 +419,7 @@ int main(void)
         cmocka_unit_test(a_token_has_the_same_bits_in_every_batch_at_each_level),
         cmocka_unit_test(bf16_has_the_same_bits_in_every_batch_at_each_level),
         cmocka_unit_test(bf16_has_the_same_bits_where_x_is_laid_in_parts),
+        cmocka_unit_test(bf16_has_the_same_bits_where_an_expert_has_many_rows),
         cmocka_unit_test(binary32_at_a_level_of_tiles_is_that_of_the_level_beside),
         cmocka_unit_test(tiles_add_in_their_own_order_whatever_the_shape),
         cmocka_unit_test(only_levels_of_tiles_flush_and_say_so),
