@@ -59,28 +59,35 @@ SLM_CPU_INLINE float pick(int which, float yes, float no)
     return from_bits((to_bits(yes) & mask) | (to_bits(no) & ~mask));
 }
 
+/* a b + c, rounded once where the instruction set has FMA: a constant in each loop. */
+SLM_CPU_INLINE float add_product(int fma, float a, float b, float c)
+{
+    return fma ? __builtin_fmaf(a, b, c) : a * b + c;
+}
+
 typedef struct exponential {
     float p; /* e^x = 2^n (1 + p), |p| < 0.42 */
     int32_t n;
 } exponential;
 
 /* Precondition: -200 < x <= 0, or NaN: then p is NaN and n any number. */
-SLM_CPU_INLINE exponential reduce(float x)
+SLM_CPU_INLINE exponential reduce(int fma, float x)
 {
-    const float shifted = x * log2_e + round_shift;
-    const float whole = shifted - round_shift;
-    const float r = (x - whole * ln2_high) - whole * ln2_low;
+    const float shifted = add_product(fma, x, log2_e, round_shift);
+    const float whole = round_shift - shifted;
+    const float near = add_product(fma, whole, ln2_high, x);
+    const float r = add_product(fma, whole, ln2_low, near);
     float q = 0x1.a032d8p-13f;
 
-    q = q * r + 0x1.6d7298p-10f;
-    q = q * r + 0x1.11118ap-7f;
-    q = q * r + 0x1.5554b0p-5f;
-    q = q * r + 0x1.555554p-3f;
-    q = q * r + 0.5f;
+    q = add_product(fma, q, r, 0x1.6d7298p-10f);
+    q = add_product(fma, q, r, 0x1.11118ap-7f);
+    q = add_product(fma, q, r, 0x1.5554b0p-5f);
+    q = add_product(fma, q, r, 0x1.555554p-3f);
+    q = add_product(fma, q, r, 0.5f);
 
     const int32_t n = (int32_t)(to_bits(shifted) - ROUND_SHIFT_BITS);
 
-    return (exponential){r + r * r * q, n};
+    return (exponential){add_product(fma, r * r, q, r), n};
 }
 
 /* A factor of SiTU-GLU as numerator / denominator, magnitudes. */
@@ -103,12 +110,12 @@ SLM_CPU_INLINE softcap make_softcap(double beta)
 }
 
 /* beta tanh(v / beta) for v >= 0. */
-SLM_CPU_INLINE fraction cap(float v, softcap c)
+SLM_CPU_INLINE fraction cap(int fma, float v, softcap c)
 {
     const float twice = v * c.two_over_beta;
-    const exponential e = reduce(twice > c.far ? -c.far : -twice);
+    const exponential e = reduce(fma, twice > c.far ? -c.far : -twice);
     const float scale = power_of_two(e.n);
-    const float m = scale * e.p + (scale - 1.0f);
+    const float m = add_product(fma, scale, e.p, scale - 1.0f);
     const int linear = v < c.linear;
 
     return (fraction){pick(linear, v, c.beta * -m), pick(linear, 1.0f, 2.0f + m)};
@@ -120,32 +127,33 @@ typedef struct logistic {
     float scale[2];
 } logistic;
 
-SLM_CPU_INLINE logistic logistic_of(float a, float far)
+SLM_CPU_INLINE logistic logistic_of(int fma, float a, float far)
 {
     const float magnitude = fabsf(a);
-    const exponential e = reduce(magnitude > far ? -far : -magnitude);
+    const exponential e = reduce(fma, magnitude > far ? -far : -magnitude);
     const float one = power_of_two(e.n / 2);
     const float two = power_of_two(e.n - e.n / 2);
     const float mantissa = 1.0f + e.p;
     const int negative = a < 0.0f;
 
-    return (logistic){{pick(negative, mantissa, 1.0f), 1.0f + mantissa * one * two},
-                      {pick(negative, one, 1.0f), pick(negative, two, 1.0f)}};
+    return (logistic){
+        {pick(negative, mantissa, 1.0f), add_product(fma, mantissa * one, two, 1.0f)},
+        {pick(negative, one, 1.0f), pick(negative, two, 1.0f)}};
 }
 
-SLM_CPU_INLINE void sigmoid_loop(size_t count, const float *in, float *out)
+SLM_CPU_INLINE void sigmoid_loop(int fma, size_t count, const float *in, float *out)
 {
     const float far = farthest_sigmoid;
 
 #pragma omp simd
     for (size_t i = 0; i < count; i++) {
-        const logistic s = logistic_of(in[i], far);
+        const logistic s = logistic_of(fma, in[i], far);
 
         out[i] = s.value.num / s.value.den * s.scale[0] * s.scale[1];
     }
 }
 
-SLM_CPU_INLINE void situ_loop(size_t count, const float *gate, const float *up,
+SLM_CPU_INLINE void situ_loop(int fma, size_t count, const float *gate, const float *up,
                               float *out, double beta_gate, double beta_up)
 {
     const softcap of_gate = make_softcap(beta_gate), of_up = make_softcap(beta_up);
@@ -157,9 +165,9 @@ SLM_CPU_INLINE void situ_loop(size_t count, const float *gate, const float *up,
 #pragma omp simd
     for (size_t i = 0; i < count; i++) {
         const float a = gate[i], b = up[i];
-        const fraction g = cap(fabsf(a), of_gate);
-        const fraction u = cap(fabsf(b), of_up);
-        const logistic s = logistic_of(a, far);
+        const fraction g = cap(fma, fabsf(a), of_gate);
+        const fraction u = cap(fma, fabsf(b), of_up);
+        const logistic s = logistic_of(fma, a, far);
         const float num = g.num * u.num * s.value.num;
         const float den = g.den * u.den * s.value.den;
         const float h = num / den * s.scale[0] * s.scale[1];
@@ -172,13 +180,13 @@ SLM_CPU_INLINE void situ_loop(size_t count, const float *gate, const float *up,
 
 static void sigmoid_plain(size_t count, const float *in, float *out)
 {
-    sigmoid_loop(count, in, out);
+    sigmoid_loop(0, count, in, out);
 }
 
 static void situ_plain(size_t count, const float *gate, const float *up, float *out,
                        double beta_gate, double beta_up)
 {
-    situ_loop(count, gate, up, out, beta_gate, beta_up);
+    situ_loop(0, count, gate, up, out, beta_gate, beta_up);
 }
 
 #if defined(__x86_64__)
@@ -187,24 +195,24 @@ static void situ_plain(size_t count, const float *gate, const float *up, float *
 
 SLM_CPU_AVX2 static void sigmoid_avx2(size_t count, const float *in, float *out)
 {
-    sigmoid_loop(count, in, out);
+    sigmoid_loop(1, count, in, out);
 }
 
 SLM_CPU_AVX2 static void situ_avx2(size_t count, const float *gate, const float *up,
                                    float *out, double beta_gate, double beta_up)
 {
-    situ_loop(count, gate, up, out, beta_gate, beta_up);
+    situ_loop(1, count, gate, up, out, beta_gate, beta_up);
 }
 
 SLM_CPU_AVX512 static void sigmoid_avx512(size_t count, const float *in, float *out)
 {
-    sigmoid_loop(count, in, out);
+    sigmoid_loop(1, count, in, out);
 }
 
 SLM_CPU_AVX512 static void situ_avx512(size_t count, const float *gate, const float *up,
                                        float *out, double beta_gate, double beta_up)
 {
-    situ_loop(count, gate, up, out, beta_gate, beta_up);
+    situ_loop(1, count, gate, up, out, beta_gate, beta_up);
 }
 #endif
 
