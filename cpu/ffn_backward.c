@@ -21,15 +21,32 @@ static slm_tensor window(const slm_tensor *of, size_t row, size_t col, size_t ro
     return part;
 }
 
+/* At once where it can be: of long runs the CPU writes zeros without reading first. */
 static void fill_zero(const slm_tensor *to)
 {
     const size_t cols = to->shape[1];
 
+    if (to->stride[1] == 1 && to->stride[0] == (ptrdiff_t)cols) {
+        memset(to->data, 0, to->shape[0] * cols * sizeof(float));
+        return;
+    }
     for (size_t i = 0; i < to->shape[0]; i++)
         if (to->stride[1] == 1)
             memset(slm_cpu_f32(to, i, 0), 0, cols * sizeof(float));
         else
             for (size_t j = 0; j < cols; j++) *slm_cpu_f32(to, i, j) = 0.0f;
+}
+
+/* Part `index` of zeros: whole rows. */
+static void zero_block(const slm_cpu_gradient *gradient, size_t index)
+{
+    const size_t rows = gradient->to.shape[0];
+    const size_t blocks = slm_cpu_blocks(&gradient->product);
+    const size_t first = rows * index / blocks, end = rows * (index + 1) / blocks;
+    const slm_tensor part =
+        window(&gradient->to, first, 0, end - first, gradient->to.shape[1]);
+
+    if (end > first && part.shape[1] > 0) fill_zero(&part);
 }
 
 static void gradient_block(const slm_handle *handle, const slm_cpu_gradient *gradient,
@@ -39,14 +56,14 @@ static void gradient_block(const slm_handle *handle, const slm_cpu_gradient *gra
     slm_cpu_linear block = slm_cpu_block(&gradient->product, index, &row, &col);
     const int adds = (block.how & SLM_CPU_ADD) != 0;
 
-    if (block.rows == 0 || block.cols == 0 || (block.inner == 0 && adds)) return;
+    if (block.inner == 0) {
+        if (!adds) zero_block(gradient, index);
+        return;
+    }
+    if (block.rows == 0 || block.cols == 0) return;
 
     const slm_tensor to = window(&gradient->to, row, col, block.rows, block.cols);
 
-    if (block.inner == 0) {
-        fill_zero(&to);
-        return;
-    }
     if (slm_cpu_is_matrix(&gradient->to, &block.y)) {
         block.y.data += row * block.y.ld + col;
         handle->gemm(&block);

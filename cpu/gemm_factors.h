@@ -79,6 +79,71 @@ static void pack_columns(const float *x, size_t ld, size_t rows, size_t depth,
         }
 }
 
+/* ---- few rows by w as it lies, [inner, cols]: its rows are streamed ---- */
+
+enum { ROWS_AT_ONCE = 8 };
+
+/* Vector of y plus its products with `n` rows of w, a constant; x is [n]. */
+static inline __attribute__((always_inline)) vec
+sum_rows(size_t n, const vec *x, const float *w, size_t ld, vec sum)
+{
+#pragma GCC unroll 8
+    for (size_t u = 0; u < n; u++) sum = vec_fma(x[u], vec_load(w + u * ld), sum);
+    return sum;
+}
+
+/* y [cols] = x w, or y +=, of `n` rows of w. */
+static inline __attribute__((always_inline)) void stream_rows(size_t n, const float *x,
+                                                              const float *w, size_t ld,
+                                                              size_t cols, float *y,
+                                                              int add)
+{
+    vec from[ROWS_AT_ONCE];
+    size_t j = 0;
+
+#pragma GCC unroll 8
+    for (size_t u = 0; u < n; u++) from[u] = vec_set(x[u]);
+    for (; j + LANES <= cols; j += LANES)
+        vec_store(y + j,
+                  sum_rows(n, from, w + j, ld, add ? vec_load(y + j) : vec_zero()));
+    if (j == cols) return;
+
+    const size_t left = (cols - j) * sizeof *y;
+    float edge[ROWS_AT_ONCE * LANES] = {0}, last[LANES] = {0};
+
+    for (size_t u = 0; u < n; u++) memcpy(edge + u * LANES, w + u * ld + j, left);
+    if (add) memcpy(last, y + j, left);
+    vec_store(last, sum_rows(n, from, edge, LANES, vec_load(last)));
+    memcpy(y + j, last, left);
+}
+
+static void few_by_rows(const slm_cpu_linear *of)
+{
+    const size_t whole = of->inner / ROWS_AT_ONCE * ROWS_AT_ONCE, ld = of->w.ld;
+    const int add = (of->how & SLM_CPU_ADD) != 0;
+    size_t k = 0;
+
+    for (; k < whole; k += ROWS_AT_ONCE)
+        for (size_t i = 0; i < of->rows; i++)
+            stream_rows(ROWS_AT_ONCE, slm_cpu_row(of->x, i) + k, of->w.data + k * ld,
+                        ld, of->cols, slm_cpu_row(of->y, i), add || k > 0);
+    for (; k < of->inner; k++)
+        for (size_t i = 0; i < of->rows; i++)
+            stream_rows(1, slm_cpu_row(of->x, i) + k, of->w.data + k * ld, ld, of->cols,
+                        slm_cpu_row(of->y, i), add || k > 0);
+}
+
+/* Rows of a gradient from few rows of w: written as they lie. */
+static void by_few_rows(const slm_cpu_linear *of)
+{
+    const int add = (of->how & SLM_CPU_ADD) != 0;
+
+    for (size_t i = 0; i < of->rows; i++)
+        for (size_t k = 0; k < of->inner; k++)
+            stream_rows(1, slm_cpu_row(of->x, k) + i, slm_cpu_row(of->w, k), 0,
+                        of->cols, slm_cpu_row(of->y, i), add || k > 0);
+}
+
 /* ---- the product ---- */
 
 /* Whole panels of w are read where they lie, unless many rows would read many of its
@@ -105,6 +170,14 @@ static void gemm(const slm_cpu_linear *of)
     const size_t ldx = of->x.ld;
     const size_t most = packs && DEPTH > OUTER_DEPTH ? OUTER_DEPTH : DEPTH;
 
+    if ((of->how & SLM_CPU_BACK) && of->rows <= FEW_ROWS) {
+        few_by_rows(of);
+        return;
+    }
+    if (outer && of->inner <= 2) {
+        by_few_rows(of);
+        return;
+    }
     for (size_t k = 0; k < of->inner; k += most) {
         const size_t left = of->inner - k;
         const size_t depth = left < most ? left : most;
