@@ -10,7 +10,7 @@
  *          first, filled with zeros. Each panel meets up to 192 rows, 32 at a time; what
  *          remains has tiles of just its height. Tiles for one row, too: no other
  *          instruction would give a token the same bits alone as in a batch, and memory
- *          is what it waits for. Nothing is asked for ahead: the CPU does it better.
+ *          is what it waits for, and up to 16 rows ask for what lies ahead of it.
  * Order    c = y, or 0; then for each 32 of the inner index, ascending, c plus their
  *          sum: a chain of the even ones plus a chain of the odd ones (tiles_model.h).
  *          The last 32 are filled with zeros.
@@ -26,7 +26,8 @@ enum {
     DEPTH = 20 * STEP,                            /* whose x and panel are close by */
     NARROW = DEPTH + STEP,                        /* elements from row to row       */
     TILE_OF_PANEL = STEP / 2 * SLM_CPU_WIDTH * 4, /* bytes: both halves             */
-    PANEL_ROW = SLM_CPU_WIDTH * 4                 /* bytes: 32 pairs                */
+    PANEL_ROW = SLM_CPU_WIDTH * 4,                /* bytes: 32 pairs                */
+    AHEAD = 4 * TILE_OF_PANEL                     /* bytes                          */
 };
 
 /* Up to 32 rows of y by one panel. */
@@ -35,6 +36,7 @@ typedef struct area {
     const uint16_t *x; /* element (i, k) at x[i ldx + k] */
     size_t ldx;
     const char *panel;
+    const char *end; /* of all panels of the product */
     size_t steps;
     size_t rows;
     size_t cols;
@@ -77,12 +79,23 @@ static void end(const area *on, float *y, size_t ld)
     slm_tiles_store(on->tiles, 3, below + HALF, ld * sizeof *y);
 }
 
+/* Half of a step, further on. */
+static inline __attribute__((always_inline)) void fetch(const char *w)
+{
+#pragma GCC unroll 16
+    for (size_t i = 0; i < TILE_OF_PANEL / 2; i += 64)
+        __builtin_prefetch(w + AHEAD + i);
+}
+
 /* Up to 16 rows; the weights stay in 6 and 7. */
-static inline void upper_sums(const area *on, size_t s, const char *w)
+static inline __attribute__((always_inline)) void upper_sums(const area *on, size_t s,
+                                                             const char *w, int far)
 {
     slm_tiles_load(on->tiles, 4, on->x + s * STEP, on->ldx * sizeof *on->x);
+    if (far) fetch(w);
     slm_tiles_load(on->tiles, 6, w, PANEL_ROW);
     slm_tiles_dot(on->tiles, 0, 4, 6);
+    if (far) fetch(w + TILE_OF_PANEL / 2);
     slm_tiles_load(on->tiles, 7, w + PANEL_ROW / 2, PANEL_ROW);
     slm_tiles_dot(on->tiles, 1, 4, 7);
 }
@@ -91,7 +104,9 @@ static void upper(const area *on)
 {
     const char *w = on->panel;
 
-    for (size_t s = 0; s < on->steps; s++, w += TILE_OF_PANEL) upper_sums(on, s, w);
+    /* beyond the end lies what another thread reads */
+    for (size_t s = 0; s < on->steps; s++, w += TILE_OF_PANEL)
+        upper_sums(on, s, w, on->end - w > AHEAD);
 }
 
 static void upper_and_lower(const area *on)
@@ -100,7 +115,7 @@ static void upper_and_lower(const area *on)
     const char *w = on->panel;
 
     for (size_t s = 0; s < on->steps; s++, w += TILE_OF_PANEL) {
-        upper_sums(on, s, w);
+        upper_sums(on, s, w, 0);
         slm_tiles_load(on->tiles, 5, below + s * STEP, on->ldx * sizeof *below);
         slm_tiles_dot(on->tiles, 2, 5, 6);
         slm_tiles_dot(on->tiles, 3, 5, 7);
@@ -164,6 +179,8 @@ static void rows_of_panels(area on, const slm_cpu_strip *of, size_t first, size_
     const size_t bytes = slm_cpu_strip_bytes(of->inner, 1);
     const uint16_t *x = on.x;
 
+    on.end =
+        (const char *)of->panels + slm_cpu_ceil_div(of->cols, SLM_CPU_WIDTH) * bytes;
     on.rows = rows < 2 * HIGH ? rows : 2 * HIGH;
     slm_tiles_configure(on.tiles, &config_of[on.rows - 1]);
     for (size_t col = 0; col < of->cols; col += SLM_CPU_WIDTH, on.panel += bytes) {
