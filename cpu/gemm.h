@@ -9,6 +9,8 @@
 #ifndef SLM_CPU_GEMM_H
 #define SLM_CPU_GEMM_H
 
+#include <limits.h>
+
 #include "internal.h"
 
 enum {

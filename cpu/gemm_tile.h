@@ -13,7 +13,8 @@
  *
  * Method   a tile keeps rows x vectors of sums in registers and walks the inner index.
  *          Many rows: DEPTH steps of a tile's columns of a panel serve all rows,
- *          then the next columns. Few rows: gemm_few.h.
+ *          then the next columns. A few tiles: STREAM steps of a panel serve them,
+ *          then the next steps, which meanwhile come from memory. Few rows: gemm_few.h.
  * Order    one chain a sum, ascending: gemm.h. */
 
 #define ROWS_1(X) X(0)
@@ -80,10 +81,12 @@ typedef void tile(const float *x0, size_t row, size_t step, const float *w, size
  * GB/s, not 22 (Zen 3). */
 enum { ROW_BYTES = SLM_CPU_WIDTH * sizeof(float), AHEAD = 24 };
 #if LANES > 8
+enum { STREAM = 32 };
 #define FETCH(w)                                                                       \
     (__builtin_prefetch((const char *)(w) + AHEAD * ROW_BYTES),                        \
      __builtin_prefetch((const char *)(w) + AHEAD * ROW_BYTES + 64))
 #else
+enum { STREAM = INT_MAX };
 #define FETCH(w) ((void)(w))
 #endif
 #define FETCH_NONE(w) ((void)(w))
@@ -275,27 +278,41 @@ static void rows_panel(size_t rows, size_t cols, const rows_of *x, const weights
 
 /* ---- packed weights ---- */
 
-/* A panel is streamed through few tiles; DEPTH steps of it serve many. */
+/* Steps [k, k + depth) of the panel with columns from `col` on. */
+static void panel_steps(const slm_cpu_strip *on, const char *panel, size_t col,
+                        size_t k, size_t depth)
+{
+    const size_t left = on->cols - col;
+    const size_t before = (on->half ? k / 2 : k) * ROW_BYTES;
+    const weights_of w = {panel + before, SLM_CPU_WIDTH, on->half};
+
+    rows_panel(on->rows, left < SLM_CPU_WIDTH ? left : SLM_CPU_WIDTH,
+               &(rows_of){on->x + k, on->ldx, 1, 0}, &w, depth, on->y + col, on->ldy,
+               on->add || k > 0);
+}
+
+/* Panel by panel, which is read from wherever it is once. */
+static void some_panels(const slm_cpu_strip *on, size_t bytes)
+{
+    const char *panel = on->panels;
+
+    for (size_t col = 0; col < on->cols; col += SLM_CPU_WIDTH, panel += bytes)
+        for (size_t k = 0; k < on->inner; k += STREAM)
+            panel_steps(on, panel, col, k,
+                        on->inner - k < STREAM ? on->inner - k : STREAM);
+}
+
 static void many_panels(const slm_cpu_strip *on, size_t bytes)
 {
-    const int many = on->rows > 2 * TILE_ROWS;
-    const size_t cuts = many ? slm_cpu_ceil_div(on->inner, DEPTH) : 1;
+    const size_t cuts = slm_cpu_ceil_div(on->inner, DEPTH);
     const size_t most = (slm_cpu_ceil_div(on->inner, cuts) + 1) / 2 * 2;
 
     for (size_t k = 0; k < on->inner; k += most) {
         const size_t depth = on->inner - k < most ? on->inner - k : most;
         const char *panel = on->panels;
 
-        for (size_t col = 0; col < on->cols; col += SLM_CPU_WIDTH, panel += bytes) {
-            const size_t cols =
-                on->cols - col < SLM_CPU_WIDTH ? on->cols - col : SLM_CPU_WIDTH;
-            const size_t before =
-                (on->half ? k / 2 : k) * SLM_CPU_WIDTH * sizeof(float);
-            const weights_of w = {panel + before, SLM_CPU_WIDTH, on->half};
-
-            rows_panel(on->rows, cols, &(rows_of){on->x + k, on->ldx, 1, 0}, &w, depth,
-                       on->y + col, on->ldy, on->add || k > 0);
-        }
+        for (size_t col = 0; col < on->cols; col += SLM_CPU_WIDTH, panel += bytes)
+            panel_steps(on, panel, col, k, depth);
     }
 }
 
@@ -325,7 +342,10 @@ static void multiply(const slm_cpu_strip *on)
         rest.panels =
             (const char *)on->panels + (on->cols - rest.cols) / SLM_CPU_WIDTH * bytes;
     }
-    many_panels(&rest, bytes);
+    if (on->rows <= (LANES > 8 ? 4 : 2) * TILE_ROWS)
+        some_panels(&rest, bytes);
+    else
+        many_panels(&rest, bytes);
 }
 
 #include "gemm_factors.h"
