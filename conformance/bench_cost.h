@@ -39,7 +39,7 @@ const char *bench_cannot_time(slm_op op, const slm_config *config);
 /* Whether a call's rows are independent: a part of them can be judged alone. */
 int bench_is_by_row(slm_op op);
 
-enum { BENCH_SIZES = 20 };
+enum { BENCH_SIZES = 32 };
 
 /* What the CPUs with that many threads, or a device, do at best, measured. */
 typedef struct bench_roof {

@@ -360,29 +360,41 @@ static size_t most_bytes(void)
     return most > 0x1p24 ? (size_t)most : (size_t)1 << 24;
 }
 
-/* Read sizes from 16 KiB a thread on, each twice the one before. */
+/* From 16 KiB a thread on, each twice the one before; from 16 MiB a thread on, where the
+ * last cache ends for some part of the data, the one between, too. Up to the first that
+ * is no smaller than `largest`; returns how many. */
+static size_t sizes_of(size_t threads, double largest, size_t sizes[BENCH_SIZES])
+{
+    const size_t fine = threads << 24, most = most_bytes();
+    size_t n = 0, whole = threads << 14, next = whole;
+
+    do {
+        sizes[n++] = next;
+        if (next == whole && whole >= fine)
+            next = whole / 2 * 3;
+        else
+            next = whole *= 2;
+    } while (n < BENCH_SIZES && (double)sizes[n - 1] < largest && next <= most);
+    return n;
+}
+
 static int measure_reading(bench_roof *out, const kernels *use, double largest)
 {
-    const size_t smallest = out->threads << 14, most = most_bytes();
-    size_t n = 1;
+    size_t sizes[BENCH_SIZES];
+    const size_t n = sizes_of(out->threads, largest, sizes);
+    const size_t bytes = (sizes[n - 1] + HUGE - 1) / HUGE * HUGE;
     line *data;
-
-    while (n < BENCH_SIZES && (double)(smallest << (n - 1)) < largest &&
-           smallest << n <= most)
-        n++;
-
-    const size_t bytes = ((smallest << (n - 1)) + HUGE - 1) / HUGE * HUGE;
 
     data = aligned_alloc(HUGE, bytes);
     if (!data) return 0;
     madvise(data, bytes, MADV_HUGEPAGE);
     memset(data, 1, bytes);
     for (size_t i = 0; i < n; i++) {
-        out->size[i] = (double)(smallest << i);
+        out->size[i] = (double)sizes[i];
         for (int streams = 0; streams < WAYS; streams++) {
             crew all = {.read = use->read, .streams = streams};
             const double rate =
-                best_rate(&all, data, (smallest << i) / sizeof *data, out->threads);
+                best_rate(&all, data, sizes[i] / sizeof *data, out->threads);
 
             if (rate > out->bandwidth[i]) out->bandwidth[i] = rate;
         }
