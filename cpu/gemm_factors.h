@@ -194,9 +194,9 @@ static void gemm(const slm_cpu_linear *of)
             for (size_t j = 0, p = 0; j < cols; j += SLM_CPU_WIDTH, p++) {
                 const size_t have = cols - j < SLM_CPU_WIDTH ? cols - j : SLM_CPU_WIDTH;
                 const float *there = of->w.data + k * of->w.ld + col + j;
-                const weights_of w = in_place
-                                         ? (weights_of){there, of->w.ld, 0}
-                                         : (weights_of){panels[p], SLM_CPU_WIDTH, 0};
+                const weights_of w =
+                    in_place ? (weights_of){there, of->w.ld, 0, NULL}
+                             : (weights_of){panels[p], SLM_CPU_WIDTH, 0, NULL};
 
                 rows_panel(of->rows, have, &x, &w, depth, of->y.data + col + j,
                            of->y.ld, add || k > 0);

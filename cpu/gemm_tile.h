@@ -13,8 +13,9 @@
  *
  * Method   a tile keeps rows x vectors of sums in registers and walks the inner index.
  *          Many rows: DEPTH steps of a tile's columns of a panel serve all rows,
- *          then the next columns. A few tiles: STREAM steps of a panel serve them,
- *          then the next steps, which meanwhile come from memory. Few rows: gemm_few.h.
+ *          then the next columns; each tile asks for a share of the next panel. A few
+ *          tiles: STREAM steps of a panel serve them, then the next steps, which
+ *          meanwhile come from memory. Few rows: gemm_few.h.
  * Order    one chain a sum, ascending: gemm.h. */
 
 #define ROWS_1(X) X(0)
@@ -58,8 +59,16 @@ typedef struct rows_of {
 
 enum { TILE_COLS = 2 * LANES };
 
+/* What a tile asks for while it runs: nothing, the panel itself, further on, where `line`
+ * is where the tile begins; or a line from here on and one from `apart` on for each four
+ * steps. */
+typedef struct wish {
+    const char *line;
+    size_t apart;
+} wish;
+
 typedef void tile(const float *x0, size_t row, size_t step, const float *w, size_t ldw,
-                  size_t inner, float *y, size_t ldy, int add, int fresh);
+                  size_t inner, float *y, size_t ldy, int add, wish ahead);
 
 #define DECLARE_2(i) vec a##i = vec_zero(), b##i = vec_zero();
 #define LOAD_2(i)                                                                      \
@@ -90,6 +99,11 @@ enum { STREAM = INT_MAX };
 #define FETCH(w) ((void)(w))
 #endif
 #define FETCH_NONE(w) ((void)(w))
+#define NO_LINES
+#define LINES                                                                          \
+    __builtin_prefetch(ahead.line, 0, 2);                                              \
+    __builtin_prefetch(ahead.line + ahead.apart, 0, 2);                                \
+    ahead.line += 64;
 
 #define NEXT_X(by)                                                                     \
     x0 += (by);                                                                        \
@@ -107,14 +121,13 @@ enum { STREAM = INT_MAX };
         fetch(w + (u) * (ldw));                                                        \
         ROWS_##n(STEP_2)                                                               \
     }
-#define WALK_2(n, apart, step, ldw, fetch)                                             \
+#define WALK_2(n, apart, step, ldw, fetch, lines)                                      \
     for (; k + 4 <= inner; k += 4) {                                                   \
-        WALK_ONE_2(n, 0, apart, step, ldw, fetch)                                      \
-        WALK_ONE_2(n, 1, apart, step, ldw, fetch)                                      \
-        WALK_ONE_2(n, 2, apart, step, ldw, fetch)                                      \
-        WALK_ONE_2(n, 3, apart, step, ldw, fetch)                                      \
-        NEXT_X(4 * (step))                                                             \
-        w += 4 * (ldw);                                                                \
+        lines WALK_ONE_2(n, 0, apart, step, ldw, fetch)                                \
+            WALK_ONE_2(n, 1, apart, step, ldw, fetch)                                  \
+                WALK_ONE_2(n, 2, apart, step, ldw, fetch)                              \
+                    WALK_ONE_2(n, 3, apart, step, ldw, fetch) NEXT_X(4 * (step)) w +=  \
+            4 * (ldw);                                                                 \
     }
 
 #define BEGIN_2(n)                                                                     \
@@ -131,19 +144,22 @@ enum { STREAM = INT_MAX };
 #define TILE(n)                                                                        \
     static void tile_##n(const float *x0, size_t row, size_t step, const float *w,     \
                          size_t ldw, size_t inner, float *y, size_t ldy, int add,      \
-                         int fresh)                                                    \
+                         wish ahead)                                                   \
     {                                                                                  \
         size_t k = 0;                                                                  \
         BEGIN_2(n)                                                                     \
         /* constants: rows as they lie, rows packed by tiles */                        \
-        if (LANES > 8 && step == 1 && ldw == SLM_CPU_WIDTH && fresh) {                 \
-            WALK_2(n, row, 1, SLM_CPU_WIDTH, FETCH)                                    \
+        if (LANES > 8 && step == 1 && ldw == SLM_CPU_WIDTH &&                          \
+            ahead.line == (const char *)w) {                                           \
+            WALK_2(n, row, 1, SLM_CPU_WIDTH, FETCH, NO_LINES)                          \
+        } else if (LANES > 8 && step == 1 && ldw == SLM_CPU_WIDTH && ahead.line) {     \
+            WALK_2(n, row, 1, SLM_CPU_WIDTH, FETCH_NONE, LINES)                        \
         } else if (step == 1 && ldw == SLM_CPU_WIDTH) {                                \
-            WALK_2(n, row, 1, SLM_CPU_WIDTH, FETCH_NONE)                               \
+            WALK_2(n, row, 1, SLM_CPU_WIDTH, FETCH_NONE, NO_LINES)                     \
         } else if (step == 1) {                                                        \
-            WALK_2(n, row, 1, ldw, FETCH_NONE)                                         \
+            WALK_2(n, row, 1, ldw, FETCH_NONE, NO_LINES)                               \
         } else if (row == 1 && step == n && ldw == SLM_CPU_WIDTH) {                    \
-            WALK_2(n, 1, n, SLM_CPU_WIDTH, FETCH_NONE)                                 \
+            WALK_2(n, 1, n, SLM_CPU_WIDTH, FETCH_NONE, NO_LINES)                       \
         }                                                                              \
         for (; k < inner; k++) {                                                       \
             WALK_ONE_2(n, 0, row, step, ldw, FETCH_NONE)                               \
@@ -216,32 +232,32 @@ typedef struct weights_of {
     const void *data;
     size_t ld; /* of binary32; a panel's is SLM_CPU_WIDTH */
     int half;
+    const char *next; /* the same of the next panel of binary32, or NULL */
 } weights_of;
 
-/* `fresh`: the panel is read for the first time, all columns of it are asked for. */
 static void run_tile(size_t rows, const rows_of *x, const weights_of *w, size_t col,
-                     size_t inner, float *y, size_t ldy, int add, int fresh)
+                     size_t inner, float *y, size_t ldy, int add, wish ahead)
 {
     const void *from = (const char *)w->data + col * sizeof *y;
 
     if (w->half)
         half_tiles[rows](x->x, x->row, x->step, from, inner, y, ldy, add);
     else
-        tiles[rows](x->x, x->row, x->step, from, w->ld, inner, y, ldy, add, fresh);
+        tiles[rows](x->x, x->row, x->step, from, w->ld, inner, y, ldy, add, ahead);
 }
 
 /* Of up to TILE_ROWS rows the columns from `col` of the panel on, where y has fewer
  * than a tile. */
 static void edge_tile(size_t rows, size_t cols, const rows_of *x, const weights_of *w,
                       size_t col, size_t inner, float *y, size_t ldy, int add,
-                      int fresh)
+                      wish ahead)
 {
     float edge[TILE_ROWS * TILE_COLS] __attribute__((aligned(64)));
 
     memset(edge, 0, sizeof edge);
     for (size_t i = 0; add && i < rows; i++)
         memcpy(edge + i * TILE_COLS, y + i * ldy, cols * sizeof *y);
-    run_tile(rows, x, w, col, inner, edge, TILE_COLS, add, fresh);
+    run_tile(rows, x, w, col, inner, edge, TILE_COLS, add, ahead);
     for (size_t i = 0; i < rows; i++)
         memcpy(y + i * ldy, edge + i * TILE_COLS, cols * sizeof *y);
 }
@@ -250,6 +266,17 @@ static rows_of tile_of(const rows_of *x, size_t first, size_t end, size_t inner)
 {
     if (x->packed) return (rows_of){x->x + first * inner, 1, end - first, 1};
     return (rows_of){x->x + first * x->row, x->row, x->step, 0};
+}
+
+/* Of tile i of n: the first one asks for the panel itself or, if the next one is known,
+ * eight or four of them for a share of that, a line or two for each four steps. */
+static wish wish_of(size_t i, size_t n, const weights_of *w, size_t inner)
+{
+    const size_t sharing = n < 8 ? 4 : 8, share = inner * ROW_BYTES / sharing;
+
+    if (!w->next) return (wish){i == 0 ? w->data : NULL, 0};
+    if (i >= sharing) return (wish){NULL, 0};
+    return (wish){w->next + i * share, n < 8 ? share / 2 : 0};
 }
 
 /* All columns of a panel that y has, `cols` of them, for any number of rows, in tiles
@@ -263,14 +290,14 @@ static void rows_panel(size_t rows, size_t cols, const rows_of *x, const weights
         for (size_t i = 0; i < n; i++) {
             const size_t first = rows * i / n, end = rows * (i + 1) / n;
             const rows_of part = tile_of(x, first, end, inner);
-            const int fresh = i == 0 && col == 0;
+            const wish ahead = col ? (wish){NULL, 0} : wish_of(i, n, w, inner);
             float *to = y + first * ldy + col;
 
             if (cols - col < TILE_COLS)
                 edge_tile(end - first, cols - col, &part, w, col, inner, to, ldy, add,
-                          fresh);
+                          ahead);
             else
-                run_tile(end - first, &part, w, col, inner, to, ldy, add, fresh);
+                run_tile(end - first, &part, w, col, inner, to, ldy, add, ahead);
         }
 }
 
@@ -278,13 +305,15 @@ static void rows_panel(size_t rows, size_t cols, const rows_of *x, const weights
 
 /* ---- packed weights ---- */
 
-/* Steps [k, k + depth) of the panel with columns from `col` on. */
-static void panel_steps(const slm_cpu_strip *on, const char *panel, size_t col,
-                        size_t k, size_t depth)
+/* Steps [k, k + depth) of the panel with columns from `col` on. The next one of binary32
+ * lies `bytes` further, or 0. */
+static void panel_steps(const slm_cpu_strip *on, const char *panel, size_t bytes,
+                        size_t col, size_t k, size_t depth)
 {
     const size_t left = on->cols - col;
-    const size_t before = (on->half ? k / 2 : k) * ROW_BYTES;
-    const weights_of w = {panel + before, SLM_CPU_WIDTH, on->half};
+    const char *from = panel + (on->half ? k / 2 : k) * ROW_BYTES;
+    const weights_of w = {from, SLM_CPU_WIDTH, on->half,
+                          bytes && !on->half ? from + bytes : NULL};
 
     rows_panel(on->rows, left < SLM_CPU_WIDTH ? left : SLM_CPU_WIDTH,
                &(rows_of){on->x + k, on->ldx, 1, 0}, &w, depth, on->y + col, on->ldy,
@@ -298,7 +327,7 @@ static void some_panels(const slm_cpu_strip *on, size_t bytes)
 
     for (size_t col = 0; col < on->cols; col += SLM_CPU_WIDTH, panel += bytes)
         for (size_t k = 0; k < on->inner; k += STREAM)
-            panel_steps(on, panel, col, k,
+            panel_steps(on, panel, 0, col, k,
                         on->inner - k < STREAM ? on->inner - k : STREAM);
 }
 
@@ -312,7 +341,7 @@ static void many_panels(const slm_cpu_strip *on, size_t bytes)
         const char *panel = on->panels;
 
         for (size_t col = 0; col < on->cols; col += SLM_CPU_WIDTH, panel += bytes)
-            panel_steps(on, panel, col, k, depth);
+            panel_steps(on, panel, bytes, col, k, depth);
     }
 }
 
@@ -342,7 +371,7 @@ static void multiply(const slm_cpu_strip *on)
         rest.panels =
             (const char *)on->panels + (on->cols - rest.cols) / SLM_CPU_WIDTH * bytes;
     }
-    if (on->rows <= (LANES > 8 ? 4 : 2) * TILE_ROWS)
+    if (on->rows <= 2 * TILE_ROWS)
         some_panels(&rest, bytes);
     else
         many_panels(&rest, bytes);
