@@ -9,8 +9,6 @@
 #ifndef SLM_CPU_GEMM_H
 #define SLM_CPU_GEMM_H
 
-#include <limits.h>
-
 #include "internal.h"
 
 enum {
@@ -51,14 +49,15 @@ typedef struct slm_cpu_strip {
     int add;
 } slm_cpu_strip;
 
-/* Up to a panel's row. A whole one is copied by a constant size: of another GCC makes
- * `rep movs`, which took 12 % of a backward pass. */
-static inline void slm_cpu_copy_row(float *to, const float *from, size_t cols)
+/* Up to a panel's row of elements of `size`, a constant. So is the size of a whole one:
+ * of another GCC makes `rep movs`, which took 12 % of a backward pass. */
+static inline void slm_cpu_copy_row(void *to, const void *from, size_t cols,
+                                    size_t size)
 {
     if (cols == SLM_CPU_WIDTH)
-        memcpy(to, from, sizeof(float[SLM_CPU_WIDTH]));
+        memcpy(to, from, SLM_CPU_WIDTH * size);
     else
-        memcpy(to, from, cols * sizeof *to);
+        memcpy(to, from, cols * size);
 }
 
 /* What an instruction set offers. */

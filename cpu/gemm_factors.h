@@ -25,7 +25,7 @@ static void pack_group(const slm_cpu_linear *of, size_t col, size_t cols, size_t
             const size_t have = cols - j < SLM_CPU_WIDTH ? cols - j : SLM_CPU_WIDTH;
             float *row = to[p] + k * SLM_CPU_WIDTH;
 
-            slm_cpu_copy_row(row, from + j, have);
+            slm_cpu_copy_row(row, from + j, have, sizeof *row);
             for (size_t i = have; i < SLM_CPU_WIDTH; i++) row[i] = 0.0f;
         }
     }
@@ -81,7 +81,10 @@ static void pack_columns(const float *x, size_t ld, size_t rows, size_t depth,
 
 /* ---- few rows by w as it lies, [inner, cols]: its rows are streamed ---- */
 
-enum { ROWS_AT_ONCE = 8 };
+enum {
+    ROWS_AT_ONCE = 8,
+    FEW_TERMS = 2 /* of a gradient that is written by rows */
+};
 
 /* Vector of y plus its products with `n` rows of w, a constant; x is [n]. */
 static inline __attribute__((always_inline)) vec
@@ -117,7 +120,7 @@ static inline __attribute__((always_inline)) void stream_rows(size_t n, const fl
     memcpy(y + j, last, left);
 }
 
-static void few_by_rows(const slm_cpu_linear *of)
+static void few_rows_product(const slm_cpu_linear *of)
 {
     const size_t whole = of->inner / ROWS_AT_ONCE * ROWS_AT_ONCE, ld = of->w.ld;
     const int add = (of->how & SLM_CPU_ADD) != 0;
@@ -133,8 +136,8 @@ static void few_by_rows(const slm_cpu_linear *of)
                         slm_cpu_row(of->y, i), add || k > 0);
 }
 
-/* Rows of a gradient from few rows of w: written as they lie. */
-static void by_few_rows(const slm_cpu_linear *of)
+/* A gradient from few rows of w. */
+static void few_terms_gradient(const slm_cpu_linear *of)
 {
     const int add = (of->how & SLM_CPU_ADD) != 0;
 
@@ -171,11 +174,11 @@ static void gemm(const slm_cpu_linear *of)
     const size_t most = packs && DEPTH > OUTER_DEPTH ? OUTER_DEPTH : DEPTH;
 
     if ((of->how & SLM_CPU_BACK) && of->rows <= FEW_ROWS) {
-        few_by_rows(of);
+        few_rows_product(of);
         return;
     }
-    if (outer && of->inner <= 2) {
-        by_few_rows(of);
+    if (outer && of->inner <= FEW_TERMS) {
+        few_terms_gradient(of);
         return;
     }
     for (size_t k = 0; k < of->inner; k += most) {

@@ -18,6 +18,8 @@
  *          meanwhile come from memory. Few rows: gemm_few.h.
  * Order    one chain a sum, ascending: gemm.h. */
 
+#include <limits.h>
+
 #define ROWS_1(X) X(0)
 #define ROWS_2(X) ROWS_1(X) X(1)
 #define ROWS_3(X) ROWS_2(X) X(2)

@@ -72,9 +72,9 @@ void slm_cpu_store(const slm_handle *handle, size_t count, float *from, uint16_t
 void slm_cpu_gather_acts(const slm_cpu_groups *groups, size_t k, size_t begin,
                          size_t end, slm_cpu_acts tokens, slm_cpu_acts rows);
 
-/* Tensors of the configuration's element type. Whether the view can be read and written
- * where it is; the view itself, or a copy of it in `copy`, packed; from rows; a tap
- * [T, k, width] from packed sorted pairs. An absent tensor is left alone. */
+/* real.c. Tensors of the configuration's element type. Whether the view can be read and
+ * written where it is; the view itself, or a copy of it in `copy`, packed; from rows; a
+ * tap [T, k, width] from packed sorted pairs. An absent tensor is left alone. */
 int slm_cpu_is_acts(const slm_tensor *tensor, const slm_handle *handle,
                     slm_cpu_acts *acts);
 slm_cpu_acts slm_cpu_read_acts(const slm_tensor *tensor, const slm_handle *handle,
@@ -82,12 +82,6 @@ slm_cpu_acts slm_cpu_read_acts(const slm_tensor *tensor, const slm_handle *handl
 void slm_cpu_write_acts(const slm_tensor *to, slm_cpu_acts from);
 void slm_cpu_write_act_pairs(const slm_tensor *tap, const int64_t *place,
                              slm_cpu_acts sorted);
-
-/* real.c: the same of binary32 rows alone; `copy` is packed. */
-void slm_cpu_real_read_rows(const slm_tensor *tensor, float *copy);
-void slm_cpu_real_write_rows(const slm_tensor *to, slm_cpu_matrix from);
-void slm_cpu_real_write_pairs(const slm_tensor *tap, const int64_t *place,
-                              const float *sorted, size_t width);
 
 /* native_products.c. Columns [of.first, of.end), from a whole panel on, of one part of
  * a weight; x has `rows` rows from its first column on, y and h begin at column

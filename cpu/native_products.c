@@ -98,11 +98,9 @@ static void store_tile(const slm_handle *handle, size_t rows, size_t cols, float
         const size_t at = i * SLM_CPU_WIDTH;
 
         if (h.f32)
-            slm_cpu_copy_row(h.f32 + i * h.ld, tile + at, cols);
-        else if (cols == SLM_CPU_WIDTH) /* a constant, as there */
-            memcpy(h.bf16 + i * h.ld, narrow + at, sizeof(uint16_t[SLM_CPU_WIDTH]));
+            slm_cpu_copy_row(h.f32 + i * h.ld, tile + at, cols, sizeof *tile);
         else
-            memcpy(h.bf16 + i * h.ld, narrow + at, cols * sizeof *narrow);
+            slm_cpu_copy_row(h.bf16 + i * h.ld, narrow + at, cols, sizeof *narrow);
     }
 }
 
