@@ -87,6 +87,8 @@ if [ -f build/libslm-gpu-emu-race.so ]; then
     LONG=1 bash conformance/test/gpu_device.sh
     case $? in 0 | 77) ;; *) fail "gpu_device" ;; esac
 fi
+say "sigmoid and tanh of every binary32"
+LONG=1 "$(find_program test_cpu_elements)" || fail "test_cpu_elements"
 say "how the cost of cpu grows"
 bash conformance/test/long_growth.sh
 case $? in 0 | 77) ;; *) fail "growth" ;; esac
