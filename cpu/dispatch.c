@@ -9,6 +9,7 @@
 #endif
 
 #include "gemm.h"
+#include "kernels.h"
 
 #if defined(__x86_64__) && defined(__linux__)
 /* 1 if the system saves what tiles need: bits 17 and 18 of XCR0. */
@@ -58,6 +59,15 @@ slm_cpu_isa slm_cpu_best_isa(void)
         return SLM_ISA_AVX2;
 #endif
     return SLM_ISA_PLAIN;
+}
+
+const slm_cpu_kernels *slm_cpu_kernels_of(slm_cpu_isa isa)
+{
+    const slm_cpu_kernels *made = NULL;
+
+    if (isa >= SLM_ISA_AVX512) made = slm_cpu_kernels_avx512();
+    if (!made && isa >= SLM_ISA_AVX2) made = slm_cpu_kernels_avx2();
+    return made ? made : slm_cpu_kernels_plain();
 }
 
 static int is_there(const slm_cpu_level *level)

@@ -64,11 +64,19 @@ typedef enum slm_cpu_isa {
 /* dispatch.c: the best of this CPU, for kernels of single elements. */
 slm_cpu_isa slm_cpu_best_isa(void);
 
-/* Element-wise kernels for one instruction set. In and out may be the same memory. */
+/* Kernels of elements and of rows for one instruction set. In and out may be the same
+ * memory. */
 typedef struct slm_cpu_kernels {
     void (*sigmoid)(size_t count, const float *in, float *out);
     void (*situ)(size_t count, const float *gate, const float *up, float *out,
                  double beta_gate, double beta_up);
+    /* u = sum over the k slots of weight[q] o[place[q]], in slot order; o [T k, l].  L2 */
+    void (*combine)(size_t k, size_t l, const float *weight, const int64_t *place,
+                    const float *o, float *u);
+    /* r = gamma u / sqrt(mean(u^2) + eps); gamma NULL means ones. NaN or infinity in u
+     * makes the whole row NaN.                                               L2, R4 */
+    void (*rmsnorm)(size_t width, const float *u, const float *gamma, double eps,
+                    float *r);
 } slm_cpu_kernels;
 
 /* One gated activation and its gradients; dgate, dup may be any of the inputs. */
@@ -290,7 +298,8 @@ enum { SLM_CPU_STAGES = 8 };
 void slm_cpu_gradients(const slm_handle *handle, slm_cpu_gradient *list, size_t n,
                        float *stage, size_t stage_size);
 
-/* The kernels for an instruction set, or the best below it that was compiled. */
+/* dispatch.c: the kernels for an instruction set, or the best below it that was
+ * compiled. */
 const slm_cpu_kernels *slm_cpu_kernels_of(slm_cpu_isa isa);
 
 /* h = act(gate, up) of the configuration's expert; out may be gate or up.    L1, L4 */
@@ -350,11 +359,6 @@ void slm_cpu_weigh_row(const slm_handle *handle, const slm_cpu_router *from, siz
 void slm_cpu_select_backward_row(const slm_config *config, const float *logit,
                                  const int32_t *ids, const float *dweight,
                                  double *scratch, float *dlogit);
-
-/* r = gamma u / sqrt(mean(u^2) + eps); gamma NULL means ones; r may be u. NaN or
- * infinity in u makes the whole row NaN.                                    L2, R4 */
-void slm_cpu_rmsnorm_row(size_t width, const float *u, const float *gamma, double eps,
-                         float *r);
 
 /* du, from u and dr; returns 1 / sqrt(mean(u^2) + eps). du may be u or dr.       G2 */
 double slm_cpu_rmsnorm_backward_row(size_t width, const float *u, const float *gamma,
@@ -419,10 +423,6 @@ slm_tensor slm_cpu_part(const slm_tensor *tensor, size_t first, size_t count);
  * `bytes`. */
 void slm_cpu_gather(const slm_cpu_groups *groups, size_t k, size_t begin, size_t end,
                     size_t bytes, const void *tokens, void *rows);
-
-/* u = sum over the k slots of weight[q] o[place[q]], in slot order; o [T k, l].   L2 */
-void slm_cpu_combine_row(size_t k, size_t l, const float *weight, const int64_t *place,
-                         const float *o, float *u);
 
 /* A tap [T, k, width] from sorted pairs; nothing when it is absent. */
 void slm_cpu_write_pairs(const slm_tensor *tap, const int64_t *place,

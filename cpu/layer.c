@@ -205,23 +205,6 @@ static void run_task(const slm_handle *handle, const space *at, const slm_cpu_ta
                                    slm_cpu_of_expert(w->out, w->out_step, e), o, 0});
 }
 
-void slm_cpu_combine_row(size_t k, size_t l, const float *weight, const int64_t *place,
-                         const float *o, float *u)
-{
-    for (size_t q = 0; q < k; q++) {
-        const float p = weight[q];
-        const float *row = o + (size_t)place[q] * l;
-
-        if (q == 0) {
-#pragma omp simd
-            for (size_t i = 0; i < l; i++) u[i] = p * row[i];
-        } else {
-#pragma omp simd
-            for (size_t i = 0; i < l; i++) u[i] += p * row[i];
-        }
-    }
-}
-
 /* u, then r.                                                                      L2 */
 static void combine_row(const slm_handle *handle, const space *at, size_t t)
 {
@@ -229,11 +212,11 @@ static void combine_row(const slm_handle *handle, const space *at, size_t t)
     const size_t k = config->top_k, l = config->d_latent;
     float *u = at->u + t * l;
 
-    slm_cpu_combine_row(k, l, at->chosen.weight + t * k, at->groups.place + t * k,
-                        at->o, u);
+    handle->kernels->combine(k, l, at->chosen.weight + t * k, at->groups.place + t * k,
+                             at->o, u);
     if (config->norm == SLM_NORM_RMS)
-        slm_cpu_rmsnorm_row(l, u, handle->weights.gamma.data, config->eps,
-                            at->r + t * l);
+        handle->kernels->rmsnorm(l, u, handle->weights.gamma.data, config->eps,
+                                 at->r + t * l);
     else
         memcpy(at->r + t * l, u, l * sizeof *u);
 }

@@ -133,12 +133,12 @@ static void turn_row(const slm_handle *handle, const slm_cpu_backward *at, size_
     const float *weight = at->weight + t * k;
     float *u = at->u + t * l, *r = at->r + t * l, *du = at->du + t * l;
 
-    slm_cpu_combine_row(k, l, weight, place, at->o, u);
+    handle->kernels->combine(k, l, weight, place, at->o, u);
     slm_cpu_store_half(handle, l, u);
     if (config->norm == SLM_NORM_RMS) {
         const float *gamma = handle->weights.gamma.data;
 
-        slm_cpu_rmsnorm_row(l, u, gamma, config->eps, r);
+        handle->kernels->rmsnorm(l, u, gamma, config->eps, r);
         at->scale[t] =
             slm_cpu_rmsnorm_backward_row(l, u, gamma, at->dr + t * l, config->eps, du);
     } else {

@@ -280,6 +280,7 @@ static void expert_phase(const panel *on)
 static void combine_rows(const panel *on, range of)
 {
     const slm_config *config = on->config;
+    const slm_cpu_kernels *kernels = on->handle->kernels;
     const size_t k = config->top_k, l = config->d_latent;
     const space *at = on->at;
 
@@ -289,12 +290,12 @@ static void combine_rows(const panel *on, range of)
         float *u = to_u.f32 ? to_u.f32 : at->wide + t * l;
         float *r = to_r.f32 ? to_r.f32 : u;
 
-        slm_cpu_combine_row(k, l, at->chosen.weight + t * k, at->groups.place + t * k,
-                            at->o, u);
+        kernels->combine(k, l, at->chosen.weight + t * k, at->groups.place + t * k,
+                         at->o, u);
         slm_cpu_store(on->handle, l, u, NULL);
         if (to_u.bf16) slm_cpu_store(on->handle, l, u, to_u.bf16);
         if (config->norm == SLM_NORM_RMS)
-            slm_cpu_rmsnorm_row(l, u, on->packed->gamma, config->eps, r);
+            kernels->rmsnorm(l, u, on->packed->gamma, config->eps, r);
         else
             memmove(r, u, l * sizeof *u);
         slm_cpu_store(on->handle, l, r, to_r.bf16);

@@ -11,33 +11,6 @@
 
 enum { LANES = 8, COLUMNS = 32 };
 
-void slm_cpu_rmsnorm_row(size_t width, const float *u, const float *gamma, double eps,
-                         float *r)
-{
-    double part[LANES] = {0.0}, sum = 0.0;
-    size_t i = 0;
-
-    for (; i + LANES <= width; i += LANES)
-        for (size_t lane = 0; lane < LANES; lane++)
-            part[lane] += (double)u[i + lane] * (double)u[i + lane];
-    for (size_t lane = 0; i + lane < width; lane++)
-        part[lane] += (double)u[i + lane] * (double)u[i + lane];
-    for (size_t lane = 0; lane < LANES; lane++) sum += part[lane];
-
-    /* An infinity in u would leave zeros beside it. */
-    const double scale =
-        isfinite(sum) ? 1.0 / sqrt(sum / (double)width + eps) : (double)NAN;
-
-    if (gamma) {
-#pragma omp simd
-        for (size_t j = 0; j < width; j++)
-            r[j] = (float)((double)gamma[j] * ((double)u[j] * scale));
-    } else {
-#pragma omp simd
-        for (size_t j = 0; j < width; j++) r[j] = (float)((double)u[j] * scale);
-    }
-}
-
 typedef struct space {
     float *u;     /* [T, l]  becomes r  */
     float *gamma; /* [l]                */
@@ -83,8 +56,8 @@ slm_status slm_cpu_rmsnorm(slm_handle *handle, const slm_rmsnorm_args *args,
     }
 #pragma omp parallel for schedule(static)
     for (size_t t = 0; t < rows; t++)
-        slm_cpu_rmsnorm_row(width, slm_cpu_row(u, t), gamma, config->eps,
-                            slm_cpu_row(r, t));
+        handle->kernels->rmsnorm(width, slm_cpu_row(u, t), gamma, config->eps,
+                                 slm_cpu_row(r, t));
     if (!direct) slm_cpu_write(&args->r, r);
     return SLM_OK;
 }

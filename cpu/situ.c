@@ -3,18 +3,9 @@
  * controls.
  *
  * Clause   L1, L4.  Preconditions are the contract's; none is checked here. */
-#include "situ.h"
+#include "internal.h"
 
 enum { CHUNK = 256 };
-
-const slm_cpu_kernels *slm_cpu_kernels_of(slm_cpu_isa isa)
-{
-    const slm_cpu_kernels *made = NULL;
-
-    if (isa >= SLM_ISA_AVX512) made = slm_cpu_situ_avx512();
-    if (!made && isa >= SLM_ISA_AVX2) made = slm_cpu_situ_avx2();
-    return made ? made : slm_cpu_situ_plain();
-}
 
 /* a sigmoid(a) b in binary64: no product of two factors can leave its range early. */
 static float swiglu(float a, float b)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cpu/situ_tile.h - sigmoid and SiTU-GLU, for one instruction set.
  *
- * Included once by each situ_LEVEL.c, which defines before
+ * Included once by each kernels_LEVEL.c, which defines before
  *   LANES                    of a vector: 4, 8 or 16
  *   VEC_FMA(a, b, c)         a b + c
  *   VEC_MIN(a, b), VEC_MAX   of two vectors; b where either is a NaN

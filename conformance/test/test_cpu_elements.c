@@ -12,8 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels.h"
 #include "seeded.h"
-#include "situ.h"
 
 enum { STEP = 977, BLOCK = 1024, PAIRS = 200000, LONG_PAIRS = 10000000 };
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cpu/situ_avx512.c - sigmoid and SiTU-GLU by AVX-512: situ_tile.h with 16 lanes and
- * FMA. */
-#include "situ.h"
+/* cpu/kernels_avx512.c - elements and rows by AVX-512: situ_tile.h with 16 lanes
+ * and FMA. */
+#include "kernels.h"
 
 #if defined(__AVX512F__)
 #include <immintrin.h>
@@ -14,16 +14,17 @@
     ((vec)_mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), no, yes))
 #define VEC_SCALE(x, n) ((vec)_mm512_scalef_ps(x, n))
 
+#include "rows_tile.h"
 #include "situ_tile.h"
 
-const slm_cpu_kernels *slm_cpu_situ_avx512(void)
+const slm_cpu_kernels *slm_cpu_kernels_avx512(void)
 {
-    static const slm_cpu_kernels table = {sigmoid, situ};
+    static const slm_cpu_kernels table = {sigmoid, situ, combine, rmsnorm};
 
     return &table;
 }
 #else
-const slm_cpu_kernels *slm_cpu_situ_avx512(void)
+const slm_cpu_kernels *slm_cpu_kernels_avx512(void)
 {
     return NULL;
 }

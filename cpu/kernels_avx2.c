@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cpu/situ_avx2.c - sigmoid and SiTU-GLU by AVX2: situ_tile.h with 8 lanes and FMA. */
-#include "situ.h"
+/* cpu/kernels_avx2.c - elements and rows by AVX2: situ_tile.h with 8 lanes and FMA. */
+#include "kernels.h"
 
 #if defined(__AVX2__) && defined(__FMA__)
 #include <immintrin.h>
@@ -12,16 +12,17 @@
 #define VEC_LESS(a, b, yes, no)                                                        \
     ((vec)_mm256_blendv_ps(no, yes, _mm256_cmp_ps(a, b, _CMP_LT_OQ)))
 
+#include "rows_tile.h"
 #include "situ_tile.h"
 
-const slm_cpu_kernels *slm_cpu_situ_avx2(void)
+const slm_cpu_kernels *slm_cpu_kernels_avx2(void)
 {
-    static const slm_cpu_kernels table = {sigmoid, situ};
+    static const slm_cpu_kernels table = {sigmoid, situ, combine, rmsnorm};
 
     return &table;
 }
 #else
-const slm_cpu_kernels *slm_cpu_situ_avx2(void)
+const slm_cpu_kernels *slm_cpu_kernels_avx2(void)
 {
     return NULL;
 }
