@@ -43,6 +43,7 @@ typedef struct slm_cpu_strip {
     const uint16_t *x16; /* instead, of bf16, at a level that takes_half */
     size_t ldx;
     const void *panels;
+    size_t follows; /* bytes beyond these panels that this thread reads next */
     float *y;
     size_t ldy;
     int half;

@@ -23,7 +23,7 @@ enum {
     HIGH = SLM_TILE_ROWS,
     STEP = SLM_CPU_STEP,                          /* of the inner index             */
     HALF = SLM_CPU_WIDTH / 2,                     /* columns of a tile              */
-    DEPTH = 20 * STEP,                            /* whose x and panel are close by */
+    DEPTH = 10 * STEP,                            /* whose x and panel are close by */
     NARROW = DEPTH + STEP,                        /* elements from row to row       */
     TILE_OF_PANEL = STEP / 2 * SLM_CPU_WIDTH * 4, /* bytes: both halves             */
     PANEL_ROW = SLM_CPU_WIDTH * 4,                /* bytes: 32 pairs                */
@@ -36,7 +36,9 @@ typedef struct area {
     const uint16_t *x; /* element (i, k) at x[i ldx + k] */
     size_t ldx;
     const char *panel;
-    const char *end; /* of all panels of the product */
+    const char *end;  /* of what is to be asked for: beyond lies what others read */
+    const char *next; /* panel, or so far on in it that each area asks for a part ... */
+    size_t share;     /* ... of so many bytes for each step                           */
     size_t steps;
     size_t rows;
     size_t cols;
@@ -104,7 +106,6 @@ static void upper(const area *on)
 {
     const char *w = on->panel;
 
-    /* beyond the end lies what another thread reads */
     for (size_t s = 0; s < on->steps; s++, w += TILE_OF_PANEL)
         upper_sums(on, s, w, on->end - w > AHEAD);
 }
@@ -112,10 +113,11 @@ static void upper(const area *on)
 static void upper_and_lower(const area *on)
 {
     const uint16_t *below = on->x + HIGH * on->ldx;
-    const char *w = on->panel;
+    const char *w = on->panel, *next = on->next;
 
-    for (size_t s = 0; s < on->steps; s++, w += TILE_OF_PANEL) {
+    for (size_t s = 0; s < on->steps; s++, w += TILE_OF_PANEL, next += TILE_OF_PANEL) {
         upper_sums(on, s, w, 0);
+        for (size_t i = 0; i < on->share; i += 64) __builtin_prefetch(next + i, 0, 2);
         slm_tiles_load(on->tiles, 5, below + s * STEP, on->ldx * sizeof *below);
         slm_tiles_dot(on->tiles, 2, 5, 6);
         slm_tiles_dot(on->tiles, 3, 5, 7);
@@ -179,18 +181,24 @@ static void rows_of_panels(area on, const slm_cpu_strip *of, size_t first, size_
     const size_t bytes = slm_cpu_strip_bytes(of->inner, 1);
     const uint16_t *x = on.x;
 
-    on.end =
-        (const char *)of->panels + slm_cpu_ceil_div(of->cols, SLM_CPU_WIDTH) * bytes;
+    on.end = of->panels; /* rows before these have asked for all */
+    if (first == 0)
+        on.end += slm_cpu_ceil_div(of->cols, SLM_CPU_WIDTH) * bytes + of->follows;
     on.rows = rows < 2 * HIGH ? rows : 2 * HIGH;
     slm_tiles_configure(on.tiles, &config_of[on.rows - 1]);
     for (size_t col = 0; col < of->cols; col += SLM_CPU_WIDTH, on.panel += bytes) {
         const size_t left = of->cols - col;
 
         on.cols = left < SLM_CPU_WIDTH ? left : SLM_CPU_WIDTH;
+        on.next = on.panel + bytes;
+        on.share = on.next < on.end
+                       ? slm_cpu_ceil_div(TILE_OF_PANEL / 64, rows / on.rows) * 64
+                       : 0;
         for (size_t row = first; row < first + rows; row += on.rows) {
             on.x = x + row * on.ldx;
             on.y = of->y + row * of->ldy + col;
             run_area(&on);
+            on.next += on.share;
         }
     }
 }
@@ -242,11 +250,30 @@ static __attribute__((noinline)) void narrow_stretch(area on, const slm_cpu_stri
     stretch(on, of);
 }
 
+/* Steps of the inner index that are taken through all rows at once, whole tiles: for
+ * many rows so few that a panel's stay in the first cache beside those of 32 rows. */
+static size_t depth_of(const slm_cpu_strip *of)
+{
+    const size_t steps = slm_cpu_ceil_div(of->inner, STEP);
+    const int once = of->x16 && of->rows <= 2 * HIGH;
+    const size_t cuts = once ? 1 : slm_cpu_ceil_div(of->inner, DEPTH);
+
+    return slm_cpu_ceil_div(steps, cuts) * STEP;
+}
+
 /* Up to SLM_CPU_ACROSS rows. */
 static void block(slm_tiles *tiles, const slm_cpu_strip *of)
 {
-    for (size_t k = 0; k < of->inner; k += DEPTH) {
-        const size_t depth = of->inner - k < DEPTH ? of->inner - k : DEPTH;
+    const size_t most = depth_of(of);
+    size_t depth;
+
+    for (size_t k = 0; k < of->inner; k += depth) {
+        const size_t left = of->inner - k;
+        /* what ends within a tile comes last, by itself */
+        const size_t whole = of->x16 && left > STEP ? left / STEP * STEP : left;
+
+        depth = whole < most ? whole : most;
+
         area on = {.tiles = tiles,
                    .ldx = of->ldx,
                    .panel = (const char *)of->panels + k / STEP * TILE_OF_PANEL,

@@ -69,11 +69,14 @@ static void gate_and_up(const slm_handle *handle, slm_cpu_strip strip, int paire
         return;
     }
     if (strip.rows > FEW) {
+        const size_t bytes = slm_cpu_strip_bytes(strip.inner, strip.half);
+
         strip.y = gate;
+        strip.follows += bytes;
         level->multiply(&strip);
         strip.y = up;
-        strip.panels =
-            (const char *)strip.panels + slm_cpu_strip_bytes(strip.inner, strip.half);
+        strip.follows -= bytes;
+        strip.panels = (const char *)strip.panels + bytes;
         level->multiply(&strip);
         return;
     }
@@ -116,9 +119,11 @@ static void activated_tile(const slm_handle *handle, const slm_cpu_panels *w,
     for (size_t col = of.first; col < of.end; col += SLM_CPU_WIDTH) {
         const size_t cols = of.end - col < SLM_CPU_WIDTH ? of.end - col : SLM_CPU_WIDTH;
         const size_t panel = col / SLM_CPU_WIDTH * (w->paired ? 2 : 1);
+        slm_cpu_strip strip = strip_of(w, part, panel, SLM_CPU_WIDTH, rows, x);
 
-        gate_and_up(handle, strip_of(w, part, panel, SLM_CPU_WIDTH, rows, x), w->paired,
-                    gate, up);
+        if (of.end - col > SLM_CPU_WIDTH)
+            strip.follows = slm_cpu_panel_bytes(w) * (w->paired ? 2 : 1);
+        gate_and_up(handle, strip, w->paired, gate, up);
         slm_cpu_activate(handle, rows * SLM_CPU_WIDTH, gate, up, gate);
         store_tile(handle, rows, cols, gate, slm_cpu_acts_at(h, 0, col - of.first));
     }
