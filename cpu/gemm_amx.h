@@ -10,7 +10,8 @@
  *          first, filled with zeros. Each panel meets up to 192 rows, 32 at a time; what
  *          remains has tiles of just its height. Tiles for one row, too: no other
  *          instruction would give a token the same bits alone as in a batch, and memory
- *          is what it waits for, and up to 16 rows ask for what lies ahead of it.
+ *          is what it waits for. Up to 16 rows ask for what lies ahead of it; of more
+ *          each area of 32 asks for a part of the next panel.
  * Order    c = y, or 0; then for each 32 of the inner index, ascending, c plus their
  *          sum: a chain of the even ones plus a chain of the odd ones (tiles_model.h).
  *          The last 32 are filled with zeros.

@@ -73,6 +73,8 @@ typedef struct slm_cpu_kernels {
     /* u = sum over the k slots of weight[q] o[place[q]], in slot order; o [T k, l].  L2 */
     void (*combine)(size_t k, size_t l, const float *weight, const int64_t *place,
                     const float *o, float *u);
+    void (*combine_half)(size_t k, size_t l, const float *weight, const int64_t *place,
+                         const uint16_t *o, float *u); /* o of bf16 */
     /* r = gamma u / sqrt(mean(u^2) + eps); gamma NULL means ones. NaN or infinity in u
      * makes the whole row NaN.                                               L2, R4 */
     void (*rmsnorm)(size_t width, const float *u, const float *gamma, double eps,

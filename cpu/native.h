@@ -85,8 +85,7 @@ void slm_cpu_write_act_pairs(const slm_tensor *tap, const int64_t *place,
 
 /* native_products.c. Columns [of.first, of.end), from a whole panel on, of one part of
  * a weight; x has `rows` rows from its first column on, y and h begin at column
- * of.first. y = x w^T, or y += with add; the same stored, of at most SLM_CPU_ACROSS rows
- * and SLM_CPU_STORED columns; h = act(x w^T), stored.                          L1, L3 */
+ * of.first. y = x w^T, or y += with add; the same stored; h = act(x w^T), stored. L1, L3 */
 enum { SLM_CPU_STORED = 4 * SLM_CPU_WIDTH };
 
 /* Rows of y [rows, cols] as the handle stores them: to `to`, or, where that is binary32,

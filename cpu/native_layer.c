@@ -12,7 +12,7 @@
  *          shared path, in one chain. Nothing depends on the cut into tasks, so neither
  *          the number of threads nor the batch changes a token's bits.
  * bf16     z, h, o, u, r, hs, y are rounded where they are stored; sums are binary32.
- *          For tiles all of them but o lie in bf16, too, as products read them.
+ *          For tiles they lie in bf16, too, as products read them.
  * NaN      poisoned rows run like any other and are overwritten at the end. */
 #ifdef _OPENMP
 #include <omp.h>
@@ -34,7 +34,7 @@ typedef struct space {
     slm_cpu_acts hs;   /* [T, S fs]                                              */
     slm_cpu_acts rows; /* [T k, l]   sorted: z of the pair                       */
     slm_cpu_acts h;    /* [T k, f]   sorted                                      */
-    float *o;          /* [T k, l]   sorted                                      */
+    slm_cpu_acts o;    /* [T k, l]   sorted                                      */
     slm_cpu_acts u;    /* [T, l]                                                 */
     slm_cpu_acts r;    /* [T, l]                                                 */
     float *wide;       /* [T, l]     u, then r, where these are of bf16          */
@@ -63,7 +63,7 @@ static size_t lay_out(space *at, void *base, const slm_handle *handle, size_t n_
     at->hs = slm_cpu_take_acts(&arena, handle, rows, s);
     at->rows = slm_cpu_take_acts(&arena, handle, pairs, l);
     at->h = slm_cpu_take_acts(&arena, handle, pairs, f);
-    at->o = slm_cpu_take_f32(&arena, pairs, l);
+    at->o = slm_cpu_take_acts(&arena, handle, pairs, l);
     at->u = slm_cpu_take_acts(&arena, handle, rows, l);
     at->r = slm_cpu_take_acts(&arena, handle, rows, l);
     at->wide = slm_cpu_take_f32(&arena, slm_cpu_keeps_half(handle) ? rows : 0, l);
@@ -202,13 +202,9 @@ static void gather(const panel *on, size_t begin, size_t end)
 static void expert_o(const panel *on, const slm_cpu_panels *w, const slm_cpu_task *job,
                      range of, slm_cpu_acts x)
 {
-    const size_t l = on->config->d_latent, count = job->end - job->begin;
-    float *o = on->at->o + job->begin * l + of.first;
-
-    slm_cpu_product(on->handle, w, job->expert, of, count,
-                    slm_cpu_acts_at(x, job->begin, 0), (slm_cpu_matrix){o, l}, 0);
-    slm_cpu_store_rows(on->handle, count, of.end - of.first, (slm_cpu_matrix){o, l},
-                       (slm_cpu_acts){o, NULL, l});
+    slm_cpu_stored_product(on->handle, w, job->expert, of, job->end - job->begin,
+                           slm_cpu_acts_at(x, job->begin, 0),
+                           slm_cpu_acts_at(on->at->o, job->begin, of.first));
 }
 
 /* Columns `of` of h, or of o of a linear expert. */
@@ -285,13 +281,17 @@ static void combine_rows(const panel *on, range of)
     const space *at = on->at;
 
     for (size_t t = of.first; t < of.end; t++) {
+        const float *weight = at->chosen.weight + t * k;
+        const int64_t *place = at->groups.place + t * k;
         const slm_cpu_acts to_u = slm_cpu_acts_at(at->u, t, 0);
         const slm_cpu_acts to_r = slm_cpu_acts_at(at->r, t, 0);
         float *u = to_u.f32 ? to_u.f32 : at->wide + t * l;
         float *r = to_r.f32 ? to_r.f32 : u;
 
-        kernels->combine(k, l, at->chosen.weight + t * k, at->groups.place + t * k,
-                         at->o, u);
+        if (at->o.f32)
+            kernels->combine(k, l, weight, place, at->o.f32, u);
+        else
+            kernels->combine_half(k, l, weight, place, at->o.bf16, u);
         slm_cpu_store(on->handle, l, u, NULL);
         if (to_u.bf16) slm_cpu_store(on->handle, l, u, to_u.bf16);
         if (config->norm == SLM_NORM_RMS)
@@ -369,8 +369,7 @@ static void write_outputs(const slm_layer_forward_args *args, const panel *on)
 {
     const slm_config *config = on->config;
     const space *at = on->at;
-    const size_t n = config->n_experts, l = config->d_latent;
-    const slm_cpu_acts o = {at->o, NULL, l};
+    const size_t n = config->n_experts;
 
     slm_cpu_write_choice(config, on->rows, &at->chosen, &args->ids, &args->weight,
                          &args->cutoff);
@@ -381,7 +380,7 @@ static void write_outputs(const slm_layer_forward_args *args, const panel *on)
     slm_cpu_write_acts(&args->r, at->r);
     if (at->hs.ld) slm_cpu_write_acts(&args->hs, at->hs);
     slm_cpu_write_act_pairs(&args->h, at->groups.place, at->h);
-    slm_cpu_write_act_pairs(&args->o, at->groups.place, o);
+    slm_cpu_write_act_pairs(&args->o, at->groups.place, at->o);
 }
 
 /* Different experts that the panel chose: the tasks of one lie side by side. */

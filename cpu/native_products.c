@@ -41,16 +41,48 @@ void slm_cpu_product(const slm_handle *handle, const slm_cpu_panels *w, size_t p
     level_of(handle)->multiply(&strip);
 }
 
+/* Columns [of.first, of.end) of y, which begins with them, by way of sums. */
+static void narrowed_tile(const slm_handle *handle, slm_cpu_strip strip, size_t left,
+                          slm_cpu_acts y)
+{
+    float sums[SLM_CPU_ACROSS * SLM_CPU_STORED] __attribute__((aligned(64)));
+
+    strip.follows = left > strip.cols ? (left - strip.cols) / SLM_CPU_WIDTH *
+                                            slm_cpu_strip_bytes(strip.inner, strip.half)
+                                      : 0;
+    strip.y = sums;
+    strip.ldy = SLM_CPU_STORED;
+    level_of(handle)->multiply(&strip);
+    slm_cpu_store_rows(handle, strip.rows, strip.cols,
+                       (slm_cpu_matrix){sums, SLM_CPU_STORED}, y);
+}
+
 void slm_cpu_stored_product(const slm_handle *handle, const slm_cpu_panels *w,
                             size_t part, range of, size_t rows, slm_cpu_acts x,
                             slm_cpu_acts y)
 {
-    float sums[SLM_CPU_ACROSS * SLM_CPU_STORED] __attribute__((aligned(64)));
-    const slm_cpu_matrix to =
-        y.bf16 ? (slm_cpu_matrix){sums, SLM_CPU_STORED} : (slm_cpu_matrix){y.f32, y.ld};
+    const size_t blocks = slm_cpu_ceil_div(rows, SLM_CPU_ACROSS);
 
-    slm_cpu_product(handle, w, part, of, rows, x, to, 0);
-    slm_cpu_store_rows(handle, rows, of.end - of.first, to, y);
+    if (y.f32) {
+        const slm_cpu_matrix to = {y.f32, y.ld};
+
+        slm_cpu_product(handle, w, part, of, rows, x, to, 0);
+        slm_cpu_store_rows(handle, rows, of.end - of.first, to, y);
+        return;
+    }
+    for (size_t i = 0; i < blocks; i++) {
+        const range r = part_of(rows, 1, blocks, i);
+
+        for (size_t col = of.first; col < of.end; col += SLM_CPU_STORED) {
+            const size_t left = of.end - col;
+
+            narrowed_tile(handle,
+                          strip_of(w, part, col / SLM_CPU_WIDTH,
+                                   left < SLM_CPU_STORED ? left : SLM_CPU_STORED,
+                                   r.end - r.first, slm_cpu_acts_at(x, r.first, 0)),
+                          left, slm_cpu_acts_at(y, r.first, col - of.first));
+        }
+    }
 }
 
 /* ---- gate, up and the activation ---- */

@@ -33,6 +33,23 @@ static void combine(size_t k, size_t l, const float *weight, const int64_t *plac
     }
 }
 
+static void combine_half(size_t k, size_t l, const float *weight, const int64_t *place,
+                         const uint16_t *o, float *u)
+{
+    for (size_t q = 0; q < k; q++) {
+        const float p = weight[q];
+        const uint16_t *row = o + (size_t)place[q] * l;
+
+        if (q == 0) {
+#pragma omp simd
+            for (size_t i = 0; i < l; i++) u[i] = p * slm_cpu_of_bf16(row[i]);
+        } else {
+#pragma omp simd
+            for (size_t i = 0; i < l; i++) u[i] += p * slm_cpu_of_bf16(row[i]);
+        }
+    }
+}
+
 static double sum_of_squares(size_t width, const float *u)
 {
     wide part = {0.0};
