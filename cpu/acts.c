@@ -20,22 +20,21 @@ slm_cpu_acts slm_cpu_take_acts(slm_cpu_arena *arena, const slm_handle *handle,
 
 void slm_cpu_store(const slm_handle *handle, size_t count, float *from, uint16_t *to)
 {
-    const slm_cpu_level *level = handle->native->level;
-
-    if (handle->config.dtype != SLM_BF16) return;
-    if (to)
-        level->narrow(count, from, to);
-    else
-        level->round_half(count, from);
+    slm_cpu_store_rows(handle, 1, count, (slm_cpu_matrix){from, count},
+                       (slm_cpu_acts){NULL, to, count});
 }
 
 void slm_cpu_store_rows(const slm_handle *handle, size_t rows, size_t cols,
                         slm_cpu_matrix y, slm_cpu_acts to)
 {
+    const slm_cpu_level *level = handle->native->level;
+
     if (handle->config.dtype != SLM_BF16) return;
-    for (size_t i = 0; i < rows; i++)
-        slm_cpu_store(handle, cols, slm_cpu_row(y, i),
-                      to.bf16 ? to.bf16 + i * to.ld : NULL);
+    if (to.bf16) {
+        level->narrow(rows, cols, y, to.bf16, to.ld);
+        return;
+    }
+    for (size_t i = 0; i < rows; i++) level->round_half(cols, slm_cpu_row(y, i));
 }
 
 void slm_cpu_gather_acts(const slm_cpu_groups *groups, size_t k, size_t begin,

@@ -68,7 +68,9 @@ typedef struct slm_cpu_level {
     slm_cpu_gemm *gemm;
     void (*multiply)(const slm_cpu_strip *strip);
     void (*round_half)(size_t count, float *values); /* to bf16, and back */
-    void (*narrow)(size_t count, const float *from, uint16_t *to); /* to bf16 */
+    /* Rows to bf16, `ld` elements from row to row. */
+    void (*narrow)(size_t rows, size_t cols, slm_cpu_matrix from, uint16_t *to,
+                   size_t ld);
     int takes_half; /* x of bf16, where the weights are   */
     int flushes;    /* what is below 2^-126 may become 0  */
 } slm_cpu_level;

@@ -301,9 +301,10 @@ static void round_half(size_t count, float *values)
     OTHER()->round_half(count, values);
 }
 
-static void narrow(size_t count, const float *from, uint16_t *to)
+static void narrow(size_t rows, size_t cols, slm_cpu_matrix from, uint16_t *to,
+                   size_t ld)
 {
-    OTHER()->narrow(count, from, to);
+    OTHER()->narrow(rows, cols, from, to, ld);
 }
 
 static void multiply(const slm_cpu_strip *on)

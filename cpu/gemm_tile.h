@@ -363,10 +363,20 @@ static void round_half(size_t count, float *values)
         values[i] = slm_cpu_of_bf16(slm_cpu_to_bf16(values[i]));
 }
 
-static void narrow(size_t count, const float *from, uint16_t *to)
+static inline void narrow_row(size_t count, const float *from, uint16_t *to)
 {
 #pragma omp simd
     for (size_t i = 0; i < count; i++) to[i] = slm_cpu_to_bf16(from[i]);
+}
+
+static void narrow(size_t rows, size_t cols, slm_cpu_matrix from, uint16_t *to,
+                   size_t ld)
+{
+    for (size_t i = 0; i < rows; i++, to += ld)
+        if (cols == SLM_CPU_WIDTH) /* known, it needs no loop */
+            narrow_row(SLM_CPU_WIDTH, slm_cpu_row(from, i), to);
+        else
+            narrow_row(cols, slm_cpu_row(from, i), to);
 }
 
 static void multiply(const slm_cpu_strip *on)

@@ -126,17 +126,11 @@ static void gate_and_up(const slm_handle *handle, slm_cpu_strip strip, int paire
 static void store_tile(const slm_handle *handle, size_t rows, size_t cols, float *tile,
                        slm_cpu_acts h)
 {
-    uint16_t narrow[ACTIVATION_ROWS * SLM_CPU_WIDTH];
+    const slm_cpu_matrix from = {tile, SLM_CPU_WIDTH};
 
-    slm_cpu_store(handle, rows * SLM_CPU_WIDTH, tile, h.bf16 ? narrow : NULL);
-    for (size_t i = 0; i < rows; i++) {
-        const size_t at = i * SLM_CPU_WIDTH;
-
-        if (h.f32)
-            slm_cpu_copy_row(h.f32 + i * h.ld, tile + at, cols, sizeof *tile);
-        else
-            slm_cpu_copy_row(h.bf16 + i * h.ld, narrow + at, cols, sizeof *narrow);
-    }
+    slm_cpu_store_rows(handle, rows, cols, from, h);
+    for (size_t i = 0; h.f32 && i < rows; i++)
+        slm_cpu_copy_row(h.f32 + i * h.ld, slm_cpu_row(from, i), cols, sizeof *tile);
 }
 
 /* Columns [of.first, of.end) of h = act(x w^T), at most ACTIVATION_ROWS rows: panel by
