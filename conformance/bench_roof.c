@@ -86,12 +86,28 @@ __attribute__((target("avx512f"))) static double run_avx512(size_t times)
     return (double)times * CHAINS * 16 * 2;
 }
 
+/* Numbers of bf16 in 1 <= |v| < 2 whose bits follow no pattern, as those of weights: of
+ * zeros a CPU's tiles made up to a quarter more products a second: less power. */
+static void fill_with_noise(uint16_t *values, size_t n)
+{
+    uint32_t state = 1;
+
+    for (size_t i = 0; i < n; i++) {
+        state = state * 1664525u + 1013904223u;
+        values[i] = (uint16_t)(0x3f80 | (state >> 16 & 0x807f));
+    }
+}
+
 __attribute__((target("avx512f,avx512bf16"))) static double run_dot(size_t times)
 {
-    const __m512bh ones = (__m512bh)_mm512_set1_epi32(0x3f803f80);
+    uint16_t values[64];
 
-    SUM_CHAINS(__m512, all, times, sum = _mm512_dpbf16_ps(sum, ones, ones);
-               KEEP("v", sum))
+    fill_with_noise(values, 64);
+
+    const __m512bh a = (__m512bh)_mm512_loadu_si512(values);
+    const __m512bh b = (__m512bh)_mm512_loadu_si512(values + 32);
+
+    SUM_CHAINS(__m512, all, times, sum = _mm512_dpbf16_ps(sum, a, b); KEEP("v", sum))
     sink = _mm512_reduce_add_ps(all);
     return (double)times * CHAINS * 32 * 2;
 }
@@ -107,22 +123,23 @@ typedef struct tile_shapes {
 __attribute__((target("amx-tile,amx-bf16"))) static double run_amx(size_t times)
 {
     tile_shapes shapes = {.palette = 1};
+    uint16_t values[4][512];
     float rows[256];
 
     for (int i = 0; i < 8; i++) {
         shapes.row_bytes[i] = 64;
         shapes.rows[i] = 16;
     }
-    memset(rows, 0, sizeof rows);
+    fill_with_noise(values[0], sizeof values / sizeof values[0][0]);
     _tile_loadconfig(&shapes);
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);
     _tile_zero(3);
-    _tile_loadd(4, rows, 64);
-    _tile_loadd(5, rows, 64);
-    _tile_loadd(6, rows, 64);
-    _tile_loadd(7, rows, 64);
+    _tile_loadd(4, values[0], 64);
+    _tile_loadd(5, values[1], 64);
+    _tile_loadd(6, values[2], 64);
+    _tile_loadd(7, values[3], 64);
     for (size_t i = 0; i < times; i++) {
         _tile_dpbf16ps(0, 4, 6);
         _tile_dpbf16ps(1, 4, 7);
