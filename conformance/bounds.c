@@ -188,7 +188,8 @@ static int is_exact(const bound_dot *dot, const bound_rules *rules)
     return dot->gauge * fmax(rules->u, 0x1p-53) <= ldexp(1, dot->grid);
 }
 
-/* E(K) = K u G + t (2 + t) (1 + K u) G + K (eta + 2 phi) + flushed factors.
+/* E(K) = K u G + t (2 + t) (1 + K u) G + K (least + 2 phi) + flushed factors, least =
+ * max(eta, u 2^-126): an accumulator that truncates loses a whole subnormal step.
  *
  * K = non-zero terms + 1 roundings at most meet any one product, in whatever order the
  * terms are added; K u instead of K u / (1 - K u) holds for every order and any K under
@@ -203,5 +204,5 @@ double bound_dot_error(const bound_dot *dot, const bound_rules *rules)
     if (dot->spread == 0 && is_exact(dot, rules)) return 0;
     return outward(dot->spread + k * rules->u * reach +
                    t * (2 + t) * (1 + k * rules->u) * reach +
-                   k * (rules->eta + 2 * rules->phi) + dot->flushed);
+                   k * (bound_least(rules, rules->u) + 2 * rules->phi) + dot->flushed);
 }

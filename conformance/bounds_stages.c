@@ -133,7 +133,7 @@ double bound_combine(const bound_rules *rules, double u, double gauge, double er
 {
     const double each = fmin(fmax(rules->u, U32), 0x1p-23);
     const double sum = error + ((double)k + 1) * each * gauge +
-                       ((double)k + 1) * (rules->eta + rules->phi);
+                       ((double)k + 1) * (bound_least(rules, each) + rules->phi);
 
     return bound_store(rules, u, outward(sum), v);
 }

@@ -118,7 +118,8 @@ static void run_dweight(envelope_token *at)
     envelope_settle(at, FLOW_DWEIGHT, dp);
 }
 
-/* dlogit = p (1 - s) (dp - sum p dp). A ratio of one is constant.                 G3 */
+/* dlogit = p (1 - s) (dp - sum p dp); what 1 - s lost to underflow meets the last factor.
+ * A ratio of one is constant.                                                     G3 */
 static void run_dlogit(envelope_token *at)
 {
     const slm_config *config = at->e->config;
@@ -145,7 +146,9 @@ static void run_dlogit(envelope_token *at)
             const double rel = on * (2 * c + 4 * U32) * noise_uniform(&at->noise);
 
             out[s * k + q] = p[q] * noise_sigma(-logit[q]) * slope * (1 + rel) +
-                             (gauge > 0 ? on * noise_underflow(&at->noise) : 0);
+                             (gauge > 0 || dp[q] != 0
+                                  ? on * (1 + fabs(slope)) * noise_underflow(&at->noise)
+                                  : 0);
         }
     }
     envelope_settle(at, FLOW_DLOGIT, out);

@@ -70,6 +70,13 @@ static void run_logits(envelope_token *at)
     envelope_settle(at, FLOW_LOGIT, logit);
 }
 
+/* A score below 2^-126 may have become 0.                                          R2 */
+static double disturbed_score(noise_source *noise, double score, double rel)
+{
+    if (score < 0x1p-126) return score * (1 + noise_uniform(noise)) / 2;
+    return score * (1 + rel * noise_uniform(noise)) + noise_underflow(noise);
+}
+
 /* Where binary32 loses the ratio, any weight is lawful.                           R3 */
 static void run_weights(envelope_token *at)
 {
@@ -87,7 +94,7 @@ static void run_weights(envelope_token *at)
             double score = noise_sigma(logit[q]);
 
             least = fmin(least, score);
-            if (s > 0) score *= 1 + rel * noise_uniform(&at->noise);
+            if (s > 0) score = disturbed_score(&at->noise, score, rel);
             p[s * k + q] = score;
             sum += score;
         }

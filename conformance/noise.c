@@ -10,6 +10,9 @@
 
 static const double U32 = 0x1p-24;
 
+/* Deviations of a value: as far as one run of it is put, and as it may lie from a bend. */
+static const double FAR_AWAY = 3, WITHIN_REACH = 4;
+
 /* splitmix64 */
 double noise_uniform(noise_source *noise)
 {
@@ -76,9 +79,10 @@ double noise_amplitude(const bound_rules *rules, double terms, double gauge)
 {
     const double u = fmax(rules->u, 0x1p-48);
     const double steps = u > U32 ? terms + 1 : sqrt(terms + 1);
+    const double lost = u > U32 ? terms : sqrt(terms);
 
     return (u * steps + rules->input * (2 + rules->input)) * gauge +
-           sqrt(terms) * (rules->eta + 2 * rules->phi);
+           lost * (bound_least(rules, u) + 2 * rules->phi);
 }
 
 /* Whether every run has the values of the first. */
@@ -169,6 +173,47 @@ void noise_transposed(noise_source *noise, double *out, const slm_tensor *w,
     flint_free(row);
 }
 
+/* Where a value is not known to within the width of a bend, what is made of it is in no
+ * proportion to its deviation: it may jump, or grow by powers of e, and a few samples may
+ * all miss where it is. So of each such element one run is put as far towards the bend as
+ * it may well be, and one on the bend if that may be. The bend is at 0, `wide` to each
+ * side, and steeper to the right. */
+static void meet_bend(noise_source *noise, double *x, size_t width, double wide)
+{
+    for (size_t i = 0; i < width; i++) {
+        double squares = 0, deviation;
+        size_t s;
+
+        for (s = 1; s < RUNS; s++)
+            squares += (x[s * width + i] - x[i]) * (x[s * width + i] - x[i]);
+        deviation = sqrt(squares / NOISE_SAMPLES);
+        if (!(deviation > wide / 2)) continue;
+        s = (size_t)((1 + noise_uniform(noise)) / 2 * NOISE_SAMPLES) % NOISE_SAMPLES;
+        x[(1 + s) * width + i] = x[i] - copysign(FAR_AWAY * deviation, x[i]);
+        s = (s + NOISE_SAMPLES / 2) % NOISE_SAMPLES;
+        if (wide > 0 && fabs(x[i]) < WITHIN_REACH * deviation)
+            x[(1 + s) * width + i] = wide;
+    }
+}
+
+/* What an activation bends: SiTU its gate, softly, and its up; SwiGLU its gate; ReLU up. */
+static void meet_bends(noise_source *noise, double *gate, double *up, size_t width)
+{
+    const slm_config *config = noise->config;
+
+    switch (config->expert) {
+    case SLM_EXPERT_SWIGLU:
+        meet_bend(noise, gate, width, 1);
+        break;
+    case SLM_EXPERT_RELU:
+        meet_bend(noise, up, width, 0);
+        break;
+    default:
+        meet_bend(noise, gate, width, config->beta_gate / 2);
+        meet_bend(noise, up, width, config->beta_up / 2);
+    }
+}
+
 void noise_inner(noise_source *noise, double *gate, double *up,
                  const slm_tensor *w_gate, const slm_tensor *w_up, const double *x,
                  slm_stage stage)
@@ -180,6 +225,7 @@ void noise_inner(noise_source *noise, double *gate, double *up,
     noise_linear(noise, up, w_up, x);
     noise_store_all(noise, gate, rows, v);
     noise_store_all(noise, up, rows, v);
+    meet_bends(noise, gate, up, rows);
 }
 
 double noise_sigma(double x)

@@ -5,8 +5,8 @@
  *
  * Case i is made from seed N + i alone, answered by one of the right variants, and
  * judged with all taps, with none, or with some. Then it is counted how many would be
- * rejected if every bound were a hundredth. `--cases 1 --seed S` repeats one case. Exit
- * code 1 when a right answer is rejected, or when most bounds could be a hundredth. */
+ * rejected if every bound were a hundredth. Without --seed those that once raised an
+ * alarm are tried as well. `--cases 1 --seed S` repeats one case. Exit code 1 when a right answer is rejected, or when most bounds could be a hundredth. */
 #include "draw.h"
 #include "share.h"
 
@@ -21,6 +21,13 @@
 
 enum { QUICK = 3000, LONG = 50000, JOBS = 2 };
 
+/* Right answers that were rejected: a gate that nobody showed and that may lie anywhere
+ * about 0, or where e^a grows faster than its samples saw; scores, slopes and sums below
+ * 2^-126. */
+static const uint64_t once[] = {10090,  106989, 111894, 147738, 231479, 238686, 334291,
+                                403013, 442874, 528201, 534303, 548839, 1114799};
+enum { ONCE = sizeof once / sizeof *once };
+
 /* One case and what became of it. */
 typedef struct trial_run {
     const char *op;
@@ -31,11 +38,17 @@ typedef struct trial_run {
 
 typedef struct study {
     uint64_t seed;
+    const uint64_t *seeds; /* [n] instead, or NULL */
     size_t n;
     trial_run *runs;
     size_t next;
     pthread_mutex_t lock;
 } study;
+
+static uint64_t seed_of(const study *all, size_t i)
+{
+    return all->seeds ? all->seeds[i] : all->seed + i;
+}
 
 static void die(const char *what)
 {
@@ -105,17 +118,18 @@ static void *work(void *argument)
         mine = all->next++;
         pthread_mutex_unlock(&all->lock);
         if (mine >= all->n) break;
-        execute(&all->runs[mine], all->seed + mine);
+        execute(&all->runs[mine], seed_of(all, mine));
     }
     flint_cleanup();
     return NULL;
 }
 
 /* Returns the number of alarms. */
-static size_t print_alarms(const study *all)
+static size_t print_alarms(const study *all, const char *which)
 {
     size_t alarms = 0, vacuous = 0;
 
+    if (all->n == 0) return 0;
     for (size_t i = 0; i < all->n; i++) {
         const trial_run *run = &all->runs[i];
         const judge_verdict *v = &run->verdict;
@@ -127,11 +141,10 @@ static size_t print_alarms(const study *all)
                "      %s\n      again: alarms --cases 1 --seed %llu\n",
                run->op, run->variant, judge_state_name(v->state), v->clause, v->place,
                v->got, v->want, v->multiple, v->reason, run->about,
-               (unsigned long long)(all->seed + i));
+               (unsigned long long)seed_of(all, i));
     }
-    printf(
-        "%zu right answers from seed %llu, %zu variants: %zu alarms, %zu vacuous\n\n",
-        all->n, (unsigned long long)all->seed, slm_variant_count(), alarms, vacuous);
+    printf("%zu right answers %s, %zu variants: %zu alarms, %zu vacuous\n", all->n,
+           which, slm_variant_count(), alarms, vacuous);
     return alarms;
 }
 
@@ -171,6 +184,8 @@ static void run(study *all)
 {
     pthread_t threads[JOBS];
 
+    all->runs = calloc(all->n ? all->n : 1, sizeof *all->runs);
+    if (!all->runs) die("out of memory");
     pthread_mutex_init(&all->lock, NULL);
     for (int i = 0; i < JOBS; i++)
         if (pthread_create(&threads[i], NULL, work, all)) die("no thread");
@@ -179,7 +194,8 @@ static void run(study *all)
 
 int main(int argc, char **argv)
 {
-    study all = {.seed = 1, .n = QUICK};
+    study all = {.seed = 1, .n = QUICK}, past = {.seeds = once, .n = ONCE};
+    char from[40];
     bool good;
 
     for (int i = 1; i < argc; i++) {
@@ -189,16 +205,20 @@ int main(int argc, char **argv)
             all.n = strtoull(argv[++i], NULL, 0);
         } else if (strcmp(argv[i], "--seed") == 0 && i + 1 < argc) {
             all.seed = strtoull(argv[++i], NULL, 0);
+            past.n = 0;
         } else {
             fprintf(stderr, "usage: alarms [--long] [--cases N] [--seed N]\n");
             return 2;
         }
     }
-    all.runs = calloc(all.n ? all.n : 1, sizeof *all.runs);
-    if (!all.runs) die("out of memory");
+    run(&past);
     run(&all);
-    good = print_alarms(&all) == 0;
+    snprintf(from, sizeof from, "from seed %llu", (unsigned long long)all.seed);
+    good =
+        print_alarms(&past, "that were once rejected") + print_alarms(&all, from) == 0;
+    printf("\n");
     if (!print_shares(&all) && all.n >= QUICK) good = false;
+    free(past.runs);
     free(all.runs);
     return good ? 0 : 1;
 }

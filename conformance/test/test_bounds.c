@@ -117,6 +117,27 @@ static void flushed_factors_count(void **state)
     assert_true(bound_dot_error(&flushed, &flushes) >= 0x1p-26);
 }
 
+/* Below 2^-126 an accumulator that truncates loses a whole step where one that rounds to
+ * nearest loses half of it. */
+static void a_truncating_accumulator_loses_whole_subnormal_steps(void **state)
+{
+    slm_arithmetic truncates = {.struct_size = sizeof truncates,
+                                .accumulator = 0x1p-23};
+    const bound_rules nearest = binary32(), coarse = bound_declared(&truncates);
+    const double w[] = {0x1.000002p-70, 0x1.000006p-70, 0x1.00000ap-70};
+    const double x[] = {0x1.000002p-70, 0x1.000006p-70, 0x1.00000ap-70};
+    const bound_dot a = dot_of(&nearest, w, x, 3), b = dot_of(&coarse, w, x, 3);
+    const double near = bound_dot_error(&a, &nearest);
+    const double far = bound_dot_error(&b, &coarse);
+
+    (void)state;
+    assert_true(near >= 4 * 0x1p-150 && near < 4.1 * 0x1p-150);
+    assert_true(far >= 4 * 0x1p-149 && far < 4.1 * 0x1p-149);
+    assert_true(bound_combine(&coarse, 0x1p-140, 0x1p-140, 0, 3, 0x1p-24) >
+                bound_combine(&nearest, 0x1p-140, 0x1p-140, 0, 3, 0x1p-24) +
+                    3.9 * 0x1p-150);
+}
+
 /* Binary32 dot products of seeded values in four orders, against exact binary64
  * sums. */
 static void right_sums_stay_within_the_bound(void **state)
@@ -334,6 +355,7 @@ int main(void)
         cmocka_unit_test(sums_of_small_integers_have_no_error),
         cmocka_unit_test(shortened_factors_are_exact_only_when_short),
         cmocka_unit_test(flushed_factors_count),
+        cmocka_unit_test(a_truncating_accumulator_loses_whole_subnormal_steps),
         cmocka_unit_test(right_sums_stay_within_the_bound),
         cmocka_unit_test(score_intervals_hold_a_naive_sigmoid),
         cmocka_unit_test(a_sigmoid_by_way_of_tanh_is_outside),
