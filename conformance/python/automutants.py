@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Mutants that no person chose: the suite against cpu-blas with one token changed.
+"""Mutants that no person chose: the suite against a CPU backend with one token changed.
 
-    automutants.py --slmoe BUILD/slmoe [--seed N] [--count N] [--jobs N] [--only GLOB]
-                   [--table FILE]
+    automutants.py --slmoe BUILD/slmoe [--backend cpu|cpu-blas] [--seed N] [--count N]
+                   [--jobs N] [--only GLOB] [--table FILE]
 
-Makes every one-token change of cpu/*.c that the operators below allow, draws --count of
-them (200) by --seed, spread over the files, builds each as a plug-in and judges it with
-`slmoe run --tier quick --max-fail 1`. The draw depends on the seed and on the text of the
+Makes every one-token change of the backend's files in cpu/ that the operators below allow,
+draws --count of them (200) by --seed, spread over the files, builds each as a plug-in and
+judges it with `slmoe run --tier quick --max-fail 1`. `cpu` (the default) means what is its
+own, at the best level of this machine; `cpu-blas` what both have in common. The draw depends on the seed and on the text of the
 changed line alone: an edit elsewhere does not change it. A mutant that does not compile,
 or whose object code is that of the original, is drawn again. --only judges the mutants
 whose name matches, all of them. Standard output gets the counts and the survivors, --table
@@ -26,16 +27,23 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-# Changed: what cpu-blas is made of, all but the packed kernels of the backend `cpu`.
-PACKED = {"dispatch.c", "gemm_avx2.c", "gemm_avx512.c", "gemm_plain.c", "native.c", "native_layer.c",
-          "native_panels.c", "pack.c", "real.c", "widen.c"}
-FILES = sorted(path.name for path in (ROOT / "cpu").glob("*.c") if path.name not in PACKED)
+# The backend `cpu` alone, as this machine runs it: no file of another level, nothing that only
+# says which level it is or how long a part took.
+OWN = ["acts.c", "cut.h", "gemm.h", "gemm_amx.h", "gemm_few.h", "gemm_factors.h", "gemm_tile.h",
+       "native.c", "native_layer.c", "native_panels.c", "native_products.c", "pack.c", "real.c",
+       "rows_tile.h", "situ_tile.h", "widen.c", "widen_weights.c"]
+LEVELS = ["dispatch.c", "gemm_*.c", "kernels_*.c", "phases.c", "topk_*.c"]
+# Of the compiler, for the files of an instruction set: CMakeLists.txt.
+AVX512 = ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma"]
+FLAGS_OF = {"*_avx2.c": ["-mavx2", "-mfma"], "*_avx512.c": AVX512,
+            "gemm_amx.c": ["-mavx512f", "-mavx512bw", "-mavx512vl", "-mamx-tile", "-mamx-bf16"]}
 # Not reached through the table: the tool's choice of BLAS kernels before main().
 OUTSIDE = {"slm_cpu_blas_core", "slm_cpu_blas_wanted_core"}
 WRAPPER = """
@@ -44,9 +52,10 @@ WRAPPER = """
 SLM_EXPORT const slm_backend *slm_backend_get(uint32_t host_major);
 const slm_backend *slm_backend_get(uint32_t host_major)
 {
-    return host_major == SLM_ABI_MAJOR ? slm_cpu_blas_backend() : NULL;
+    return host_major == SLM_ABI_MAJOR ? TABLE() : NULL;
 }
 """
+TABLES = {"cpu": "slm_cpu_backend", "cpu-blas": "slm_cpu_blas_backend"}
 FLAGS = ["-std=c17", "-O2", "-w", "-fPIC", "-fopenmp", "-fno-fast-math", "-ffp-contract=off",
          "-fvisibility=hidden"]
 # A call has 5 seconds; a whole run that takes longer than this is ended from outside.
@@ -232,6 +241,17 @@ def removed(tokens: list[Token], i: int):
         yield "removal", i, end, ";"
 
 
+def matches(name: str, patterns) -> bool:
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def files_of(backend: str) -> list[str]:
+    if backend == "cpu":
+        return OWN
+    return sorted(path.name for path in (ROOT / "cpu").glob("*.c")
+                  if not matches(path.name, OWN + LEVELS))
+
+
 def mutants_of(file: str) -> list[Mutant]:
     text = (ROOT / "cpu" / file).read_text(encoding="utf-8")
     tokens = tokens_of(text)
@@ -277,7 +297,7 @@ def quotas(sizes: dict[str, int], count: int) -> dict[str, int]:
 class Builder:
     """Builds plug-ins in a folder of its own."""
 
-    def __init__(self, folder: Path, compiler: str):
+    def __init__(self, folder: Path, compiler: str, backend: str):
         blas = subprocess.run(["pkg-config", "--cflags", "--libs", "openblas"], check=True,
                               capture_output=True, text=True).stdout.split()
         self.folder, self.compiler = folder, compiler
@@ -285,17 +305,28 @@ class Builder:
             word for word in blas if word.startswith(("-I", "-D"))]
         self.libraries = [word for word in blas if not word.startswith(("-I", "-D"))] + ["-lm"]
         (folder / "wrapper.c").write_text(WRAPPER)
-        self.common = [self._object(folder / "wrapper.c", "wrapper")] + [
-            self._object(path, f"spec-{path.stem}", "-D_GNU_SOURCE")
-            for path in sorted((ROOT / "spec").glob("*.c"))]
+        self.common = [self._object(folder / "wrapper.c", "wrapper", f"-DTABLE={TABLES[backend]}")]
+        self.common += [self._object(path, f"spec-{path.stem}", "-D_GNU_SOURCE")
+                        for path in sorted((ROOT / "spec").glob("*.c"))]
         self.originals = {path.name: self._object(path, f"cpu-{path.name}", "-D_GNU_SOURCE")
                           for path in sorted((ROOT / "cpu").glob("*.c"))}
         self.codes = {f: code(o) for f, o in self.originals.items()}
+        self.readers = {f: self._includes(f) for f in self.originals}
+
+    def _command(self, source: Path, *more: str) -> list[str]:
+        special = [flag for pattern, flags in FLAGS_OF.items()
+                   if fnmatch.fnmatchcase(source.name, pattern) for flag in flags]
+        return [self.compiler, *FLAGS, *special, *more, *self.includes, str(source)]
 
     def _compile(self, source: Path, target: Path, *more: str) -> bool:
-        command = [self.compiler, *FLAGS, *more, *self.includes, "-c", str(source), "-o",
-                   str(target)]
+        command = [*self._command(source, *more), "-c", "-o", str(target)]
         return subprocess.run(command, capture_output=True).returncode == 0
+
+    def _includes(self, file: str) -> set[str]:
+        """The files of cpu/ that this one is made of."""
+        command = [*self._command(ROOT / "cpu" / file), "-MM"]
+        rule = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        return {Path(word).name for word in rule.split() if "/cpu/" in word}
 
     def _object(self, source: Path, name: str, *more: str) -> Path:
         target = self.folder / f"{name}.o"
@@ -303,8 +334,8 @@ class Builder:
             raise SystemExit(f"{source}: does not compile")
         return target
 
-    def link(self, changed: str, replacement: Path, target: Path) -> bool:
-        parts = [str(replacement if f == changed else o) for f, o in self.originals.items()]
+    def link(self, changed: dict[str, Path], target: Path) -> bool:
+        parts = [str(o) for o in (self.originals | changed).values()]
         command = [self.compiler, "-shared", "-fopenmp", "-Wl,-Bsymbolic", "-o", str(target),
                    *parts, *map(str, self.common), *self.libraries]
         return subprocess.run(command, capture_output=True).returncode == 0
@@ -312,17 +343,21 @@ class Builder:
     def build(self, mutant: Mutant, number: int) -> Path | str:
         """The plug-in, or the reason why there is none."""
         text = (ROOT / "cpu" / mutant.file).read_text(encoding="utf-8")
-        source, target = self.folder / f"m{number}.c", self.folder / f"m{number}.o"
-        source.write_text(text[:mutant.begin] + mutant.new + text[mutant.end:])
-        if not self._compile(source, target):
-            return "does not compile"
-        if code(target) == self.codes[mutant.file]:
-            return "same object code"
         library = self.folder / f"m{number}.so"
-        if not self.link(mutant.file, target, library):
-            return "does not link"
-        target.unlink()
-        source.unlink()
+        changed: dict[str, Path] = {}
+        with tempfile.TemporaryDirectory(dir=self.folder) as name:
+            copy = Path(name)
+            for path in (ROOT / "cpu").glob("*.[ch]"):
+                shutil.copy(path, copy)
+            (copy / mutant.file).write_text(text[:mutant.begin] + mutant.new + text[mutant.end:])
+            for file in (f for f, of in self.readers.items() if mutant.file in of):
+                changed[file] = copy / f"{file}.o"
+                if not self._compile(copy / file, changed[file], "-D_GNU_SOURCE"):
+                    return "does not compile"
+            if all(code(o) == self.codes[f] for f, o in changed.items()):
+                return "same object code"
+            if not self.link(changed, library):
+                return "does not link"
         return library
 
 
@@ -408,6 +443,7 @@ def show(mutant: Mutant) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--slmoe", type=Path, required=True)
+    parser.add_argument("--backend", choices=sorted(TABLES), default="cpu")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--jobs", type=int, default=2)
@@ -415,18 +451,18 @@ def main() -> int:
     parser.add_argument("--table", type=Path)
     parser.add_argument("--cc", default=os.environ.get("CC", "cc"))
     options = parser.parse_args()
-    ordered = {f: sorted(mutants_of(f), key=lambda m: order_of(options.seed, m)) for f in FILES}
+    ordered = {f: sorted(mutants_of(f), key=lambda m: order_of(options.seed, m))
+               for f in files_of(options.backend)}
     wanted = quotas({f: len(m) for f, m in ordered.items()}, options.count)
     if options.only:
-        ordered = {f: [m for m in all_of if any(fnmatch.fnmatchcase(m.name, g)
-                                                for g in options.only)]
+        ordered = {f: [m for m in all_of if matches(m.name, options.only)]
                    for f, all_of in ordered.items()}
         wanted = {f: len(m) for f, m in ordered.items()}
     with tempfile.TemporaryDirectory(prefix="automutants-") as name, \
             concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        builder = Builder(Path(name), options.cc)
+        builder = Builder(Path(name), options.cc, options.backend)
         original = Path(name) / "original.so"
-        if not builder.link("", original, original):
+        if not builder.link({}, original):
             raise SystemExit("the original does not link")
         right = judge(options.slmoe, original)
         if right.how != "survived" or not right.passed:

@@ -26,11 +26,13 @@ build() {
     return 1
 }
 
-# Every value of provenance ref becomes `pending`. stdin, stdout: a file of vectors.
+# Every value of provenance ref becomes `pending`. stdin, stdout: a file of vectors. An empty line
+# after a value stands between two cases.
 forget() {
     awk '
         function indent() { match($0, /^ */); return RLENGTH }
-        /^  - id:/ { ref = 0; out = 0; value = 0 }
+        /^  - id:/ { if (value && empty) print ""; ref = 0; out = 0; value = 0 }
+        { empty = !NF }
         /^    provenance: ref$/ { ref = 1 }
         NF && indent() <= 4 { out = ref && /^    out:$/; value = 0; print; next }
         out && NF && indent() == 6 { sub(/:.*/, ": pending"); print; value = 1; next }

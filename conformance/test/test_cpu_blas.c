@@ -171,13 +171,13 @@ static void assert_row_all_nan(const cpu_outcome *out, const char *name, size_t 
         assert_true(isnan(((float *)cpu_output(out, name))[row * width + i]));
 }
 
-enum { POISON_T = 40, POISON_ROW = 17 };
+enum { POISON_T = 40, POISON_ROW = 17, POISON_D = 300 };
 
 /* One NaN in a row of x; outcomes without it and with it. */
 static void poison(slm_op op, const slm_config *config, cpu_outcome *clean,
                    cpu_outcome *out)
 {
-    static float x[POISON_T * 64];
+    static float x[POISON_T * POISON_D];
     const size_t d = config->d_model;
     const cpu_given list[] = {{"x", x}, {NULL, NULL}};
 
@@ -213,17 +213,20 @@ static void a_poisoned_row_of_the_router_leaves_other_rows_alone(void **state)
     }
 }
 
+/* A narrow row, and one that several tasks write. */
 static void a_poisoned_row_makes_its_y_nan_and_no_other(void **state)
 {
     static const slm_op ops[] = {SLM_OP_layer_forward, SLM_OP_dense_ffn};
-    const slm_config config = cpu_tiny();
-    const size_t d = config.d_model;
+    const size_t widths[] = {cpu_tiny().d_model, POISON_D};
 
     (void)state;
-    for (size_t o = 0; o < sizeof ops / sizeof *ops; o++) {
+    for (size_t o = 0; o < 4; o++) {
+        const size_t d = widths[o / 2];
+        slm_config config = cpu_tiny();
         cpu_outcome clean, out;
 
-        poison(ops[o], &config, &clean, &out);
+        config.d_model = d;
+        poison(ops[o % 2], &config, &clean, &out);
         for (size_t t = 0; t < POISON_T; t++)
             if (t != POISON_ROW) assert_true(near_row(&clean, &out, "y", t, d));
         assert_row_all_nan(&out, "y", POISON_ROW, d);
