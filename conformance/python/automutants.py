@@ -8,11 +8,11 @@
 Makes every one-token change of the backend's files in cpu/ that the operators below allow,
 draws --count of them (200) by --seed, spread over the files, builds each as a plug-in and
 judges it with `slmoe run --tier quick --max-fail 1`. `cpu` (the default) means what is its
-own, at the best level of this machine; `cpu-blas` what both have in common. The draw depends on the seed and on the text of the
-changed line alone: an edit elsewhere does not change it. A mutant that does not compile,
-or whose object code is that of the original, is drawn again. --only judges the mutants
-whose name matches, all of them. Standard output gets the counts and the survivors, --table
-every mutant. Exits 0 when nothing survived, 1 when something did.
+own, at the best level of this machine; `cpu-blas` what both have in common. The draw depends
+on the seed and on the text of the changed line alone: an edit elsewhere does not change it. A
+mutant that does not compile, or whose object code is that of the original, is drawn again.
+--only judges the mutants whose name matches, all of them. Standard output gets the counts and
+the survivors, --table every mutant. Exits 0 when nothing survived, 1 when something did.
 Needs Python 3.10, a C compiler, pkg-config and OpenBLAS. Nothing is built from this file.
 """
 
