@@ -16,38 +16,42 @@ enum { PARTS = 8 };
 typedef float eight __attribute__((vector_size(4 * PARTS)));
 typedef double wide __attribute__((vector_size(8 * PARTS)));
 
-static void combine(size_t k, size_t l, const float *weight, const int64_t *place,
-                    const float *o, float *u)
+static inline float element_of(const void *row, size_t i, int half)
 {
+    return half ? slm_cpu_of_bf16(((const uint16_t *)row)[i]) : ((const float *)row)[i];
+}
+
+/* `half`, of o, is a constant. */
+static inline __attribute__((always_inline)) void
+combine_rows(size_t k, size_t l, const float *weight, const int64_t *place,
+             const void *o, int half, float *u)
+{
+    const size_t bytes = l * (half ? sizeof(uint16_t) : sizeof(float));
+
     for (size_t q = 0; q < k; q++) {
         const float p = weight[q];
-        const float *row = o + (size_t)place[q] * l;
+        const void *row = (const char *)o + (size_t)place[q] * bytes;
 
         if (q == 0) {
 #pragma omp simd
-            for (size_t i = 0; i < l; i++) u[i] = p * row[i];
+            for (size_t i = 0; i < l; i++) u[i] = p * element_of(row, i, half);
         } else {
 #pragma omp simd
-            for (size_t i = 0; i < l; i++) u[i] += p * row[i];
+            for (size_t i = 0; i < l; i++) u[i] += p * element_of(row, i, half);
         }
     }
+}
+
+static void combine(size_t k, size_t l, const float *weight, const int64_t *place,
+                    const float *o, float *u)
+{
+    combine_rows(k, l, weight, place, o, 0, u);
 }
 
 static void combine_half(size_t k, size_t l, const float *weight, const int64_t *place,
                          const uint16_t *o, float *u)
 {
-    for (size_t q = 0; q < k; q++) {
-        const float p = weight[q];
-        const uint16_t *row = o + (size_t)place[q] * l;
-
-        if (q == 0) {
-#pragma omp simd
-            for (size_t i = 0; i < l; i++) u[i] = p * slm_cpu_of_bf16(row[i]);
-        } else {
-#pragma omp simd
-            for (size_t i = 0; i < l; i++) u[i] += p * slm_cpu_of_bf16(row[i]);
-        }
-    }
+    combine_rows(k, l, weight, place, o, 1, u);
 }
 
 static double sum_of_squares(size_t width, const float *u)

@@ -19,8 +19,7 @@
  *          result has one more rounding.
  * Bound    |h| <= beta_gate beta_up. */
 
-typedef float vec __attribute__((vector_size(4 * LANES)));
-typedef int32_t ints __attribute__((vector_size(4 * LANES)));
+#include "lanes.h"
 
 enum { EXPONENT_BIAS = 127, FRACTION_BITS = 23 };
 
@@ -28,24 +27,6 @@ static const float log2_e = 0x1.715476p+0f;
 static const float ln2_high = 0x1.62e4p-1f; /* 15 bits: n ln2_high is exact */
 static const float ln2_low = 0x1.7f7d1cp-20f;
 static const float round_shift = 0x1.8p+23f; /* v + it - it rounds v to an integer */
-
-static inline vec load(const float *from)
-{
-    vec v;
-
-    memcpy(&v, from, sizeof v);
-    return v;
-}
-
-static inline void store(float *to, vec v)
-{
-    memcpy(to, &v, sizeof v);
-}
-
-static inline vec all(float x)
-{
-    return x - (vec){0};
-}
 
 /* -|v| */
 static inline vec below_zero(vec v)

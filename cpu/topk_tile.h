@@ -14,8 +14,9 @@
  * Order    keys descending, then ids ascending: the list is in order of ids, so of
  *          equal keys the one that stands earlier is the better. -0 equals +0.    R2 */
 
-typedef float vec __attribute__((vector_size(4 * LANES)));
-typedef int32_t mask __attribute__((vector_size(4 * LANES)));
+#include "lanes.h"
+
+typedef ints mask;
 typedef uint16_t halves __attribute__((vector_size(2 * LANES)));
 
 enum {
@@ -25,24 +26,6 @@ enum {
     LISTED = 96,   /* most keys that are ranked: a multiple of every LANES         */
     WORD = 64      /* columns whose comparisons make a word                        */
 };
-
-static inline vec load(const float *from)
-{
-    vec v;
-
-    memcpy(&v, from, sizeof v);
-    return v;
-}
-
-static inline void store(float *to, vec v)
-{
-    memcpy(to, &v, sizeof v);
-}
-
-static inline vec all(float x)
-{
-    return x - (vec){0};
-}
 
 static inline mask all_of(int32_t x)
 {
