@@ -44,6 +44,7 @@ typedef struct slm_cpu_strip {
     size_t ldx;
     const void *panels;
     size_t follows; /* bytes beyond these panels that this thread reads next */
+    int asked;      /* the first panel has been asked for, as what follows   */
     float *y;
     size_t ldy;
     int half;

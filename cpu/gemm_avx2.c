@@ -8,6 +8,7 @@
 #define LANES 8
 #define TILE_ROWS 6
 #define FEW_ROWS 3
+#define WIDE 0
 #define DEPTH 640
 
 typedef __m256 vec;

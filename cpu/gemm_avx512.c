@@ -8,6 +8,7 @@
 #define LANES 16
 #define TILE_ROWS 12
 #define FEW_ROWS 6
+#define WIDE 3
 #define DEPTH 320
 
 typedef __m512 vec;

@@ -198,8 +198,8 @@ static void gemm(const slm_cpu_linear *of)
                 const size_t have = cols - j < SLM_CPU_WIDTH ? cols - j : SLM_CPU_WIDTH;
                 const float *there = of->w.data + k * of->w.ld + col + j;
                 const weights_of w =
-                    in_place ? (weights_of){there, of->w.ld, 0, NULL}
-                             : (weights_of){panels[p], SLM_CPU_WIDTH, 0, NULL};
+                    in_place ? (weights_of){there, of->w.ld, 0, 0, NULL}
+                             : (weights_of){panels[p], SLM_CPU_WIDTH, 0, 0, NULL};
 
                 rows_panel(of->rows, have, &x, &w, depth, of->y.data + col + j,
                            of->y.ld, add || k > 0);

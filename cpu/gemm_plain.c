@@ -6,6 +6,7 @@
 #define LANES 4
 #define TILE_ROWS 4
 #define FEW_ROWS 2
+#define WIDE 0
 #define DEPTH 640
 
 typedef float vec __attribute__((vector_size(16)));

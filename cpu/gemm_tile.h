@@ -5,6 +5,7 @@
  *   LANES            of a vector
  *   TILE_ROWS        most rows of a tile of two vectors, 12, 6 or 4
  *   FEW_ROWS         most rows of gemm_few.h, 6, 3 or 2
+ *   WIDE             most of these rows that have registers for four streams, 3 or 0
  *   DEPTH            of the inner index, taken through all rows at once: what a tile
  *                    reads of a panel in so many steps stays in the first cache, or
  *                    nearly
@@ -62,12 +63,13 @@ typedef struct rows_of {
 enum { TILE_COLS = 2 * LANES };
 
 /* What a tile asks for while it runs: nothing, the panel itself, further on, where `line`
- * is where the tile begins; or a line from here on and one from `apart` on for each four
- * steps. Tiles take its address: GCC reads a copy on the stack as one vector, before its
- * two halves are written, which cost 5 % of a product. */
+ * is where the tile begins; or for each four steps `lines` lines, 1, 2 or 4, which lie
+ * `apart`, the first one from here on. Tiles take its address: GCC reads a copy on the
+ * stack as one vector, before its two halves are written, which cost 5 % of a product. */
 typedef struct wish {
     const char *line;
     size_t apart;
+    int lines;
 } wish;
 
 typedef void tile(const float *x0, size_t row, size_t step, const float *w, size_t ldw,
@@ -103,10 +105,16 @@ enum { STREAM = INT_MAX };
 #endif
 #define FETCH_NONE(w) ((void)(w))
 #define NO_LINES
-#define LINES                                                                          \
+#define LINES_1                                                                        \
     __builtin_prefetch(line, 0, 2);                                                    \
-    __builtin_prefetch(line + apart, 0, 2);                                            \
     line += 64
+#define LINES_2                                                                        \
+    __builtin_prefetch(line + apart, 0, 2);                                            \
+    LINES_1
+#define LINES_4                                                                        \
+    __builtin_prefetch(line + 2 * apart, 0, 2);                                        \
+    __builtin_prefetch(line + 3 * apart, 0, 2);                                        \
+    LINES_2
 
 #define NEXT_X(by)                                                                     \
     x0 += (by);                                                                        \
@@ -153,16 +161,21 @@ enum { STREAM = INT_MAX };
     {                                                                                  \
         const char *line = ahead->line;                                                \
         const size_t apart = ahead->apart;                                             \
+        const int lines = ahead->lines;                                                \
         size_t k = 0;                                                                  \
                                                                                        \
-        (void)apart;                                                                   \
+        (void)apart, (void)lines;                                                      \
         BEGIN_2(n)                                                                     \
         /* constants: rows as they lie, rows packed by tiles */                        \
         if (LANES > 8 && step == 1 && ldw == SLM_CPU_WIDTH &&                          \
             line == (const char *)w) {                                                 \
             WALK_2(n, row, 1, SLM_CPU_WIDTH, FETCH, NO_LINES)                          \
-        } else if (LANES > 8 && step == 1 && ldw == SLM_CPU_WIDTH && line) {           \
-            WALK_2(n, row, 1, SLM_CPU_WIDTH, FETCH_NONE, LINES)                        \
+        } else if (LANES > 8 && step == 1 && ldw == SLM_CPU_WIDTH && lines == 1) {     \
+            WALK_2(n, row, 1, SLM_CPU_WIDTH, FETCH_NONE, LINES_1)                      \
+        } else if (LANES > 8 && step == 1 && ldw == SLM_CPU_WIDTH && lines == 2) {     \
+            WALK_2(n, row, 1, SLM_CPU_WIDTH, FETCH_NONE, LINES_2)                      \
+        } else if (LANES > 8 && step == 1 && ldw == SLM_CPU_WIDTH && lines == 4) {     \
+            WALK_2(n, row, 1, SLM_CPU_WIDTH, FETCH_NONE, LINES_4)                      \
         } else if (step == 1 && ldw == SLM_CPU_WIDTH) {                                \
             WALK_2(n, row, 1, SLM_CPU_WIDTH, FETCH_NONE, NO_LINES)                     \
         } else if (step == 1) {                                                        \
@@ -241,7 +254,8 @@ typedef struct weights_of {
     const void *data;
     size_t ld; /* of binary32; a panel's is SLM_CPU_WIDTH */
     int half;
-    const char *next; /* the same of the next panel of binary32, or NULL */
+    int asked;        /* these have been asked for                        */
+    const char *next; /* what is read after them, of binary32, or NULL */
 } weights_of;
 
 static void run_tile(size_t rows, const rows_of *x, const weights_of *w, size_t col,
@@ -277,15 +291,16 @@ static rows_of tile_of(const rows_of *x, size_t first, size_t end, size_t inner)
     return (rows_of){x->x + first * x->row, x->row, x->step, 0};
 }
 
-/* Of tile i of n: the first one asks for the panel itself or, if the next one is known,
- * eight or four of them for a share of that, a line or two for each four steps. */
+/* Of tile i of n: two, four or eight of them ask for a share of what is read next; but
+ * the first one for the panel itself, if nobody did. */
 static wish wish_of(size_t i, size_t n, const weights_of *w, size_t inner)
 {
-    const size_t sharing = n < 8 ? 4 : 8, share = inner * ROW_BYTES / sharing;
+    const size_t sharing = n < 4 ? 2 : n < 8 ? 4 : 8, lines = 8 / sharing;
+    const size_t share = inner * ROW_BYTES / sharing;
 
-    if (!w->next) return (wish){i == 0 ? w->data : NULL, 0};
-    if (i >= sharing) return (wish){NULL, 0};
-    return (wish){w->next + i * share, n < 8 ? share / 2 : 0};
+    if (i == 0 && !w->asked) return (wish){w->data, 0, 0};
+    if (i >= sharing || !w->next) return (wish){NULL, 0, 0};
+    return (wish){w->next + i * share, share / lines, (int)lines};
 }
 
 /* All columns of a panel that y has, `cols` of them, for any number of rows, in tiles
@@ -300,7 +315,7 @@ static void rows_panel(size_t rows, size_t cols, const rows_of *x, const weights
             const size_t first = rows * i / n, end = rows * (i + 1) / n;
             const rows_of part = tile_of(x, first, end, inner);
             const wish ahead =
-                LANES > 8 && col == 0 ? wish_of(i, n, w, inner) : (wish){NULL, 0};
+                LANES > 8 && col == 0 ? wish_of(i, n, w, inner) : (wish){NULL, 0, 0};
             float *to = y + first * ldy + col;
 
             if (cols - col < TILE_COLS)
@@ -315,30 +330,43 @@ static void rows_panel(size_t rows, size_t cols, const rows_of *x, const weights
 
 /* ---- packed weights ---- */
 
-/* Steps [k, k + depth) of the panel with columns from `col` on. The next one of binary32
- * lies `bytes` further, or 0. */
-static void panel_steps(const slm_cpu_strip *on, const char *panel, size_t bytes,
-                        size_t col, size_t k, size_t depth)
+/* Steps [k, k + depth) of the panel with columns from `col` on, at `w`. */
+static void panel_steps(const slm_cpu_strip *on, const weights_of *w, size_t col,
+                        size_t k, size_t depth)
 {
     const size_t left = on->cols - col;
-    const char *from = panel + (on->half ? k / 2 : k) * ROW_BYTES;
-    const weights_of w = {from, SLM_CPU_WIDTH, on->half,
-                          bytes && !on->half ? from + bytes : NULL};
 
     rows_panel(on->rows, left < SLM_CPU_WIDTH ? left : SLM_CPU_WIDTH,
-               &(rows_of){on->x + k, on->ldx, 1, 0}, &w, depth, on->y + col, on->ldy,
+               &(rows_of){on->x + k, on->ldx, 1, 0}, w, depth, on->y + col, on->ldy,
                on->add || k > 0);
+}
+
+static const char *steps_at(const slm_cpu_strip *on, size_t bytes, size_t col, size_t k)
+{
+    return (const char *)on->panels + col / SLM_CPU_WIDTH * bytes +
+           (on->half ? k / 2 : k) * ROW_BYTES;
 }
 
 /* Panel by panel, which is read from wherever it is once. */
 static void some_panels(const slm_cpu_strip *on, size_t bytes)
 {
-    const char *panel = on->panels;
-
-    for (size_t col = 0; col < on->cols; col += SLM_CPU_WIDTH, panel += bytes)
+    for (size_t col = 0; col < on->cols; col += SLM_CPU_WIDTH)
         for (size_t k = 0; k < on->inner; k += STREAM)
-            panel_steps(on, panel, 0, col, k,
-                        on->inner - k < STREAM ? on->inner - k : STREAM);
+            panel_steps(on,
+                        &(weights_of){steps_at(on, bytes, col, k), SLM_CPU_WIDTH,
+                                      on->half, 0, NULL},
+                        col, k, on->inner - k < STREAM ? on->inner - k : STREAM);
+}
+
+/* What is read after those steps: of the next panel, even if that is the next call's,
+ * or the first one's next. */
+static const char *after(const slm_cpu_strip *on, size_t bytes, size_t col, size_t k,
+                         size_t depth)
+{
+    if (on->half) return NULL;
+    if (col + SLM_CPU_WIDTH < on->cols || on->follows)
+        return steps_at(on, bytes, col + SLM_CPU_WIDTH, k);
+    return k + depth < on->inner ? steps_at(on, bytes, 0, k + depth) : NULL;
 }
 
 static void many_panels(const slm_cpu_strip *on, size_t bytes)
@@ -348,10 +376,14 @@ static void many_panels(const slm_cpu_strip *on, size_t bytes)
 
     for (size_t k = 0; k < on->inner; k += most) {
         const size_t depth = on->inner - k < most ? on->inner - k : most;
-        const char *panel = on->panels;
 
-        for (size_t col = 0; col < on->cols; col += SLM_CPU_WIDTH, panel += bytes)
-            panel_steps(on, panel, bytes, col, k, depth);
+        for (size_t col = 0; col < on->cols; col += SLM_CPU_WIDTH)
+            panel_steps(on,
+                        &(weights_of){steps_at(on, bytes, col, k), SLM_CPU_WIDTH,
+                                      on->half,
+                                      col > 0 || on->asked || (k > 0 && !on->follows),
+                                      after(on, bytes, col, k, depth)},
+                        col, k, depth);
     }
 }
 
@@ -391,7 +423,7 @@ static void multiply(const slm_cpu_strip *on)
         rest.panels =
             (const char *)on->panels + (on->cols - rest.cols) / SLM_CPU_WIDTH * bytes;
     }
-    if (on->rows <= 2 * TILE_ROWS)
+    if (on->rows <= (LANES > 8 ? TILE_ROWS : 2 * TILE_ROWS))
         some_panels(&rest, bytes);
     else
         many_panels(&rest, bytes);

@@ -5,9 +5,9 @@
 #include "native.h"
 
 enum {
-    ACTIVATION_ROWS = 192, /* of a tile of gate and up                */
-    FEW = 16,              /* rows whose gate and up are read at once */
-    BOTH = 2 * SLM_CPU_WIDTH
+    ACTIVATION_ROWS = 192, /* of a tile of gate and up                     */
+    FEW = 16,              /* rows whose gate and up are read at once, ... */
+    TOGETHER = 2           /* ... so many panels of each                   */
 };
 
 static const slm_cpu_level *level_of(const slm_handle *handle)
@@ -92,34 +92,19 @@ static void gate_and_up(const slm_handle *handle, slm_cpu_strip strip, int paire
                         float *gate, float *up)
 {
     const slm_cpu_level *level = level_of(handle);
-    float both[FEW * BOTH] __attribute__((aligned(64)));
+    const size_t bytes = slm_cpu_strip_bytes(strip.inner, strip.half);
 
     strip.ldy = SLM_CPU_WIDTH;
-    if (!paired) {
-        strip.y = up;
-        level->multiply(&strip);
-        return;
-    }
-    if (strip.rows > FEW) {
-        const size_t bytes = slm_cpu_strip_bytes(strip.inner, strip.half);
-
+    if (paired) {
         strip.y = gate;
         strip.follows += bytes;
         level->multiply(&strip);
-        strip.y = up;
         strip.follows -= bytes;
+        strip.asked = 1;
         strip.panels = (const char *)strip.panels + bytes;
-        level->multiply(&strip);
-        return;
     }
-    strip.y = both; /* few rows: more sums at once than one panel has */
-    strip.ldy = strip.cols = BOTH;
+    strip.y = up;
     level->multiply(&strip);
-    for (size_t i = 0; i < strip.rows; i++) {
-        memcpy(gate + i * SLM_CPU_WIDTH, both + i * BOTH, sizeof(float[SLM_CPU_WIDTH]));
-        memcpy(up + i * SLM_CPU_WIDTH, both + i * BOTH + SLM_CPU_WIDTH,
-               sizeof(float[SLM_CPU_WIDTH]));
-    }
 }
 
 /* Rows of a tile [rows, 32], as they are stored, to h. */
@@ -149,9 +134,47 @@ static void activated_tile(const slm_handle *handle, const slm_cpu_panels *w,
 
         if (of.end - col > SLM_CPU_WIDTH)
             strip.follows = slm_cpu_panel_bytes(w) * (w->paired ? 2 : 1);
+        strip.asked = col > of.first;
         gate_and_up(handle, strip, w->paired, gate, up);
         slm_cpu_activate(handle, rows * SLM_CPU_WIDTH, gate, up, gate);
         store_tile(handle, rows, cols, gate, slm_cpu_acts_at(h, 0, col - of.first));
+    }
+}
+
+/* The same of at most FEW rows: several panels at once, which are streams of weights. */
+static void activated_few(const slm_handle *handle, const slm_cpu_panels *w,
+                          size_t part, range of, size_t rows, slm_cpu_acts x,
+                          slm_cpu_acts h)
+{
+    const size_t apart = w->paired ? 2 * SLM_CPU_WIDTH : SLM_CPU_WIDTH;
+    float sums[FEW * TOGETHER * 2 * SLM_CPU_WIDTH] __attribute__((aligned(64)));
+    float gate[FEW * SLM_CPU_WIDTH] __attribute__((aligned(64)));
+    float up[FEW * SLM_CPU_WIDTH] __attribute__((aligned(64)));
+
+    for (size_t first = of.first; first < of.end; first += TOGETHER * SLM_CPU_WIDTH) {
+        const size_t left = slm_cpu_ceil_div(of.end - first, SLM_CPU_WIDTH);
+        const size_t n = left < TOGETHER ? left : TOGETHER;
+        slm_cpu_strip strip =
+            strip_of(w, part, first / SLM_CPU_WIDTH * (apart / SLM_CPU_WIDTH),
+                     n * apart, rows, x);
+
+        strip.y = sums;
+        strip.ldy = TOGETHER * 2 * SLM_CPU_WIDTH;
+        level_of(handle)->multiply(&strip);
+        for (size_t p = 0; p < n; p++) {
+            const size_t col = first + p * SLM_CPU_WIDTH;
+            const size_t cols =
+                of.end - col < SLM_CPU_WIDTH ? of.end - col : SLM_CPU_WIDTH;
+            const float *from = sums + p * apart;
+
+            for (size_t i = 0; i < rows; i++, from += strip.ldy) {
+                memcpy(gate + i * SLM_CPU_WIDTH, from, sizeof(float[SLM_CPU_WIDTH]));
+                memcpy(up + i * SLM_CPU_WIDTH, from + apart - SLM_CPU_WIDTH,
+                       sizeof(float[SLM_CPU_WIDTH]));
+            }
+            slm_cpu_activate(handle, rows * SLM_CPU_WIDTH, gate, up, gate);
+            store_tile(handle, rows, cols, gate, slm_cpu_acts_at(h, 0, col - of.first));
+        }
     }
 }
 
@@ -160,6 +183,10 @@ void slm_cpu_activated(const slm_handle *handle, const slm_cpu_panels *w, size_t
 {
     const size_t n = slm_cpu_ceil_div(rows, ACTIVATION_ROWS);
 
+    if (rows <= FEW) {
+        activated_few(handle, w, part, of, rows, x, h);
+        return;
+    }
     for (size_t i = 0; i < n; i++) {
         const range r = part_of(rows, 1, n, i);
 
