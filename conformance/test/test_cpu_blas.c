@@ -108,6 +108,35 @@ static void a_layer_of_many_blocks_has_one_result(void **state)
         }
 }
 
+/* Every output has a row of each token, so the smaller batch's are where the other's
+ * begin. Sizes on both sides of what the layer takes as one block. */
+static void a_token_has_the_same_bits_in_any_batch(void **state)
+{
+    static const size_t tokens[] = {1, 5, 13, 30, 150};
+    const int has_half = (cpu_table()->flags & SLM_BATCH_INVARIANT) != 0;
+    slm_config config = cpu_tiny();
+
+    (void)state;
+    config.d_model = 701;
+    config.d_latent = 333;
+    for (int half = 0; has_half && half <= 1; half++) {
+        cpu_outcome all;
+
+        config.dtype = half ? SLM_BF16 : SLM_F32;
+        all = cpu_run_plain(SLM_OP_layer_forward, &config, 400, NULL);
+        assert_int_equal(all.status, SLM_OK);
+        for (size_t i = 0; i < sizeof tokens / sizeof *tokens; i++) {
+            cpu_outcome some =
+                cpu_run_plain(SLM_OP_layer_forward, &config, tokens[i], NULL);
+
+            for (size_t j = 0; j < some.n; j++)
+                assert_memory_equal(some.bytes[j], all.bytes[j], some.size[j]);
+            cpu_release(&some);
+        }
+        cpu_release(&all);
+    }
+}
+
 static void no_token_succeeds_without_data(void **state)
 {
     const slm_backend *backend = cpu_table();
@@ -342,6 +371,7 @@ int main(void)
         cmocka_unit_test(strided_and_misaligned_tensors_give_the_bits_of_packed_ones),
         cmocka_unit_test(layer_of_every_kind_has_one_result),
         cmocka_unit_test(a_layer_of_many_blocks_has_one_result),
+        cmocka_unit_test(a_token_has_the_same_bits_in_any_batch),
         cmocka_unit_test(no_token_succeeds_without_data),
         cmocka_unit_test(a_poisoned_row_of_the_router_leaves_other_rows_alone),
         cmocka_unit_test(a_poisoned_row_makes_its_y_nan_and_no_other),
