@@ -63,7 +63,7 @@ typedef struct rows_of {
 enum { TILE_COLS = 2 * LANES };
 
 /* What a tile asks for while it runs: nothing, the panel itself, further on, where `line`
- * is where the tile begins; or for each four steps `lines` lines, 1, 2 or 4, which lie
+ * is where the tile begins; or for each four steps `lines` lines, up to 4, which lie
  * `apart`, the first one from here on. Tiles take its address: GCC reads a copy on the
  * stack as one vector, before its two halves are written, which cost 5 % of a product. */
 typedef struct wish {
@@ -111,6 +111,9 @@ enum { STREAM = INT_MAX };
 #define LINES_2                                                                        \
     __builtin_prefetch(line + apart, 0, 2);                                            \
     LINES_1
+#define LINES_3                                                                        \
+    __builtin_prefetch(line + 2 * apart, 0, 2);                                        \
+    LINES_2
 #define LINES_4                                                                        \
     __builtin_prefetch(line + 2 * apart, 0, 2);                                        \
     __builtin_prefetch(line + 3 * apart, 0, 2);                                        \
@@ -174,6 +177,8 @@ enum { STREAM = INT_MAX };
             WALK_2(n, row, 1, SLM_CPU_WIDTH, FETCH_NONE, LINES_1)                      \
         } else if (LANES > 8 && step == 1 && ldw == SLM_CPU_WIDTH && lines == 2) {     \
             WALK_2(n, row, 1, SLM_CPU_WIDTH, FETCH_NONE, LINES_2)                      \
+        } else if (LANES > 8 && step == 1 && ldw == SLM_CPU_WIDTH && lines == 3) {     \
+            WALK_2(n, row, 1, SLM_CPU_WIDTH, FETCH_NONE, LINES_3)                      \
         } else if (LANES > 8 && step == 1 && ldw == SLM_CPU_WIDTH && lines == 4) {     \
             WALK_2(n, row, 1, SLM_CPU_WIDTH, FETCH_NONE, LINES_4)                      \
         } else if (step == 1 && ldw == SLM_CPU_WIDTH) {                                \
@@ -291,11 +296,11 @@ static rows_of tile_of(const rows_of *x, size_t first, size_t end, size_t inner)
     return (rows_of){x->x + first * x->row, x->row, x->step, 0};
 }
 
-/* Of tile i of n: two, four or eight of them ask for a share of what is read next; but
- * the first one for the panel itself, if nobody did. */
+/* Of tile i of n: up to eight of them ask for a share of what is read next, in so many
+ * lines each; but the first one for the panel itself, if nobody did. */
 static wish wish_of(size_t i, size_t n, const weights_of *w, size_t inner)
 {
-    const size_t sharing = n < 4 ? 2 : n < 8 ? 4 : 8, lines = 8 / sharing;
+    const size_t sharing = n < 8 ? n : 8, lines = slm_cpu_ceil_div(8, sharing);
     const size_t share = inner * ROW_BYTES / sharing;
 
     if (i == 0 && !w->asked) return (wish){w->data, 0, 0};

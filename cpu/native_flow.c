@@ -17,9 +17,9 @@
 #include "native_parts.h"
 
 enum {
-    PANELS = 5,      /* of a unit, of gate and of up each, too                        */
-    MANY_TASKS = 12, /* from here on each is one unit; of fewer the columns are cut   */
-    SPINS = 64       /* before a thread that waits lets others run                    */
+    PANELS = 5,     /* most of a unit, of gate and of up each, too                 */
+    MANY_TASKS = 6, /* a thread: each is one unit; of fewer the columns are cut    */
+    SPINS = 64      /* before a thread that waits lets others run                  */
 };
 
 typedef enum step {
@@ -49,14 +49,18 @@ typedef struct flow {
 
 /* ---- units: how many a stage has, and one of them ---- */
 
-static size_t parts_of(size_t cols)
+/* Parts of a product's columns: one for each thread, or more. */
+static size_t parts_of(const slm_cpu_panel *on, size_t cols)
 {
-    return slm_cpu_ceil_div(slm_cpu_ceil_div(cols, SLM_CPU_WIDTH), PANELS);
+    const size_t panels = slm_cpu_ceil_div(cols, SLM_CPU_WIDTH);
+    const size_t each = panels / on->threads;
+
+    return slm_cpu_ceil_div(panels, each < 2 ? 2 : each < PANELS ? each : PANELS);
 }
 
-static range columns(size_t cols, size_t unit)
+static range columns(const slm_cpu_panel *on, size_t cols, size_t unit)
 {
-    return part_of(cols, SLM_CPU_WIDTH, parts_of(cols), unit);
+    return part_of(cols, SLM_CPU_WIDTH, parts_of(on, cols), unit);
 }
 
 static range all_rows(const slm_cpu_panel *on)
@@ -66,22 +70,22 @@ static range all_rows(const slm_cpu_panel *on)
 
 static size_t n_router(const slm_cpu_panel *on)
 {
-    return parts_of(on->packed->router.cols);
+    return parts_of(on, on->packed->router.cols);
 }
 
 static void run_router(slm_cpu_panel *on, size_t unit)
 {
-    slm_cpu_part_logit(on, all_rows(on), columns(on->packed->router.cols, unit));
+    slm_cpu_part_logit(on, all_rows(on), columns(on, on->packed->router.cols, unit));
 }
 
 static size_t n_down(const slm_cpu_panel *on)
 {
-    return parts_of(on->packed->down.cols);
+    return parts_of(on, on->packed->down.cols);
 }
 
 static void run_down(slm_cpu_panel *on, size_t unit)
 {
-    slm_cpu_part_z(on, all_rows(on), columns(on->packed->down.cols, unit));
+    slm_cpu_part_z(on, all_rows(on), columns(on, on->packed->down.cols, unit));
 }
 
 /* The choice and what follows the experts are cut by rows. */
@@ -97,12 +101,12 @@ static void run_choice(slm_cpu_panel *on, size_t unit)
 
 static size_t n_shared_in(const slm_cpu_panel *on)
 {
-    return parts_of(on->packed->shared_in.cols);
+    return parts_of(on, on->packed->shared_in.cols);
 }
 
 static void run_shared_in(slm_cpu_panel *on, size_t unit)
 {
-    slm_cpu_part_hs(on, all_rows(on), columns(on->packed->shared_in.cols, unit));
+    slm_cpu_part_hs(on, all_rows(on), columns(on, on->packed->shared_in.cols, unit));
 }
 
 static size_t one(const slm_cpu_panel *on)
@@ -119,7 +123,7 @@ static void run_sort(slm_cpu_panel *on, size_t unit)
 
 static int is_cut(const slm_cpu_panel *on)
 {
-    return on->n_tasks < MANY_TASKS;
+    return on->n_tasks < MANY_TASKS * on->threads;
 }
 
 static size_t n_gather(const slm_cpu_panel *on)
@@ -135,7 +139,8 @@ static void run_gather(slm_cpu_panel *on, size_t unit)
 /* A linear expert has no h. */
 static size_t in_parts(const slm_cpu_panel *on)
 {
-    return on->config->expert == SLM_EXPERT_LINEAR ? 0 : parts_of(on->packed->in.cols);
+    return on->config->expert == SLM_EXPERT_LINEAR ? 0
+                                                   : parts_of(on, on->packed->in.cols);
 }
 
 static size_t n_in(const slm_cpu_panel *on)
@@ -148,21 +153,21 @@ static void run_in(slm_cpu_panel *on, size_t unit)
     const size_t parts = in_parts(on);
 
     slm_cpu_part_h(on, &on->at->groups.tasks[unit / parts],
-                   columns(on->packed->in.cols, unit % parts));
+                   columns(on, on->packed->in.cols, unit % parts));
 }
 
 static size_t n_out(const slm_cpu_panel *on)
 {
-    return on->n_tasks * (is_cut(on) ? parts_of(on->config->d_latent) : 1);
+    return on->n_tasks * (is_cut(on) ? parts_of(on, on->config->d_latent) : 1);
 }
 
 static void run_out(slm_cpu_panel *on, size_t unit)
 {
-    const size_t l = on->config->d_latent, parts = parts_of(l);
+    const size_t l = on->config->d_latent, parts = parts_of(on, l);
     const slm_cpu_task *tasks = on->at->groups.tasks;
 
     if (is_cut(on))
-        slm_cpu_part_o(on, &tasks[unit / parts], columns(l, unit % parts));
+        slm_cpu_part_o(on, &tasks[unit / parts], columns(on, l, unit % parts));
     else
         slm_cpu_part_expert(on, &tasks[unit]);
 }
@@ -187,19 +192,19 @@ static slm_cpu_matrix sums_at(const slm_cpu_panel *on, range of)
 
 static size_t n_shared_out(const slm_cpu_panel *on)
 {
-    return is_summed_early(on) ? parts_of(on->config->d_model) : 0;
+    return is_summed_early(on) ? parts_of(on, on->config->d_model) : 0;
 }
 
 static void run_shared_out(slm_cpu_panel *on, size_t unit)
 {
-    const range of = columns(on->config->d_model, unit);
+    const range of = columns(on, on->config->d_model, unit);
 
     slm_cpu_part_shared(on, all_rows(on), of, sums_at(on, of));
 }
 
 static size_t n_lift(const slm_cpu_panel *on)
 {
-    return is_summed_early(on) ? parts_of(on->config->d_model)
+    return is_summed_early(on) ? parts_of(on, on->config->d_model)
                                : slm_cpu_parts_of_y(on, on->rows);
 }
 
@@ -210,7 +215,7 @@ static void run_lift(slm_cpu_panel *on, size_t unit)
         return;
     }
 
-    const range of = columns(on->config->d_model, unit);
+    const range of = columns(on, on->config->d_model, unit);
     const slm_cpu_matrix sums = sums_at(on, of);
 
     slm_cpu_part_lift(on, all_rows(on), of, sums);

@@ -61,10 +61,10 @@ size_t slm_cpu_native_layer_space(const slm_handle *handle, const slm_call *call
     return lay_out(&at, NULL, handle, call->n_tokens);
 }
 
-static size_t threads(void)
+static size_t most_threads(void)
 {
 #ifdef _OPENMP
-    return (size_t)omp_get_num_threads();
+    return (size_t)omp_get_max_threads();
 #else
     return 1;
 #endif
@@ -142,7 +142,7 @@ static void expert_phase(const slm_cpu_panel *on)
 {
     const int linear = on->config->expert == SLM_EXPERT_LINEAR;
 
-    if (on->n_tasks < 4 * threads())
+    if (on->n_tasks < 4 * on->threads)
         sliced_experts(on, linear);
     else
         whole_experts(on);
@@ -157,7 +157,7 @@ static void last_phase(const slm_cpu_panel *on)
     const size_t blocks = blocks_of(on->rows, LAST_ROWS);
     const size_t parts = slm_cpu_parts_of_y(on, on->rows);
 
-    if (blocks >= 2 * threads()) { /* r of a block is read while it is in the cache */
+    if (blocks >= 2 * on->threads) { /* r of a block is read while it is in the cache */
 #pragma omp for schedule(dynamic, 1)
         for (size_t i = 0; i < blocks; i++) {
             const range rows = block_of(on->rows, LAST_ROWS, i);
@@ -228,6 +228,7 @@ static void run_panel(slm_handle *handle, const void *space_of_call,
                         .packed = &handle->native->packed,
                         .at = at,
                         .rows = rows,
+                        .threads = most_threads(),
                         .x = slm_cpu_read_acts(&args->x, handle, at->x),
                         .account = &handle->native->account};
     const int direct = slm_cpu_is_acts(&args->y, handle, &on.y);

@@ -44,6 +44,7 @@ typedef struct slm_cpu_panel {
     slm_cpu_acts x;
     slm_cpu_acts y;
     size_t n_tasks;
+    size_t threads; /* as many as there may be: work is cut for them */
     slm_cpu_account *account;
 } slm_cpu_panel;
 
