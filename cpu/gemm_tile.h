@@ -119,6 +119,13 @@ enum { STREAM = INT_MAX };
     __builtin_prefetch(line + 3 * apart, 0, 2);                                        \
     LINES_2
 
+#define LINES_8                                                                        \
+    __builtin_prefetch(line + 4 * apart, 0, 2);                                        \
+    __builtin_prefetch(line + 5 * apart, 0, 2);                                        \
+    __builtin_prefetch(line + 6 * apart, 0, 2);                                        \
+    __builtin_prefetch(line + 7 * apart, 0, 2);                                        \
+    LINES_4
+
 #define NEXT_X(by)                                                                     \
     x0 += (by);                                                                        \
     x3 += (by);                                                                        \
@@ -181,6 +188,8 @@ enum { STREAM = INT_MAX };
             WALK_2(n, row, 1, SLM_CPU_WIDTH, FETCH_NONE, LINES_3)                      \
         } else if (LANES > 8 && step == 1 && ldw == SLM_CPU_WIDTH && lines == 4) {     \
             WALK_2(n, row, 1, SLM_CPU_WIDTH, FETCH_NONE, LINES_4)                      \
+        } else if (LANES > 8 && step == 1 && ldw == SLM_CPU_WIDTH && lines == 8) {     \
+            WALK_2(n, row, 1, SLM_CPU_WIDTH, FETCH_NONE, LINES_8)                      \
         } else if (step == 1 && ldw == SLM_CPU_WIDTH) {                                \
             WALK_2(n, row, 1, SLM_CPU_WIDTH, FETCH_NONE, NO_LINES)                     \
         } else if (step == 1) {                                                        \
@@ -363,15 +372,16 @@ static void some_panels(const slm_cpu_strip *on, size_t bytes)
                         col, k, on->inner - k < STREAM ? on->inner - k : STREAM);
 }
 
-/* What is read after those steps: of the next panel, even if that is the next call's,
- * or the first one's next. */
+/* What is read after those steps: of the next panel, of the first one again, or of what
+ * the next call begins with. */
 static const char *after(const slm_cpu_strip *on, size_t bytes, size_t col, size_t k,
                          size_t depth)
 {
     if (on->half) return NULL;
-    if (col + SLM_CPU_WIDTH < on->cols || on->follows)
+    if (col + SLM_CPU_WIDTH < on->cols)
         return steps_at(on, bytes, col + SLM_CPU_WIDTH, k);
-    return k + depth < on->inner ? steps_at(on, bytes, 0, k + depth) : NULL;
+    if (k + depth < on->inner) return steps_at(on, bytes, 0, k + depth);
+    return on->follows ? steps_at(on, bytes, col + SLM_CPU_WIDTH, 0) : NULL;
 }
 
 static void many_panels(const slm_cpu_strip *on, size_t bytes)
@@ -385,8 +395,7 @@ static void many_panels(const slm_cpu_strip *on, size_t bytes)
         for (size_t col = 0; col < on->cols; col += SLM_CPU_WIDTH)
             panel_steps(on,
                         &(weights_of){steps_at(on, bytes, col, k), SLM_CPU_WIDTH,
-                                      on->half,
-                                      col > 0 || on->asked || (k > 0 && !on->follows),
+                                      on->half, on->asked || k > 0 || col > 0,
                                       after(on, bytes, col, k, depth)},
                         col, k, depth);
     }
@@ -428,7 +437,7 @@ static void multiply(const slm_cpu_strip *on)
         rest.panels =
             (const char *)on->panels + (on->cols - rest.cols) / SLM_CPU_WIDTH * bytes;
     }
-    if (on->rows <= (LANES > 8 ? TILE_ROWS : 2 * TILE_ROWS))
+    if (on->rows <= (LANES > 8 ? FEW_ROWS : 2 * TILE_ROWS))
         some_panels(&rest, bytes);
     else
         many_panels(&rest, bytes);

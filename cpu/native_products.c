@@ -146,7 +146,7 @@ static void activated_few(const slm_handle *handle, const slm_cpu_panels *w,
                           size_t part, range of, size_t rows, slm_cpu_acts x,
                           slm_cpu_acts h)
 {
-    const size_t apart = w->paired ? 2 * SLM_CPU_WIDTH : SLM_CPU_WIDTH;
+    const size_t each = w->paired ? 2 : 1, apart = each * SLM_CPU_WIDTH;
     float sums[FEW * TOGETHER * 2 * SLM_CPU_WIDTH] __attribute__((aligned(64)));
     float gate[FEW * SLM_CPU_WIDTH] __attribute__((aligned(64)));
     float up[FEW * SLM_CPU_WIDTH] __attribute__((aligned(64)));
@@ -155,9 +155,10 @@ static void activated_few(const slm_handle *handle, const slm_cpu_panels *w,
         const size_t left = slm_cpu_ceil_div(of.end - first, SLM_CPU_WIDTH);
         const size_t n = left < TOGETHER ? left : TOGETHER;
         slm_cpu_strip strip =
-            strip_of(w, part, first / SLM_CPU_WIDTH * (apart / SLM_CPU_WIDTH),
-                     n * apart, rows, x);
+            strip_of(w, part, first / SLM_CPU_WIDTH * each, n * apart, rows, x);
 
+        strip.asked = first > of.first;
+        strip.follows = (left - n < n ? left - n : n) * each * slm_cpu_panel_bytes(w);
         strip.y = sums;
         strip.ldy = TOGETHER * 2 * SLM_CPU_WIDTH;
         level_of(handle)->multiply(&strip);
