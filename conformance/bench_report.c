@@ -139,6 +139,26 @@ void bench_table_row(FILE *out, const bench_row *row)
     fputc('\n', out);
 }
 
+void bench_table_foot(FILE *out, const bench_row *rows, size_t n)
+{
+    static const double most = 1.05;
+    size_t timed = 0, disturbed = 0, above = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        if (rows[i].skipped[0]) continue;
+        timed++;
+        disturbed += (size_t)rows[i].disturbed;
+        above += !rows[i].disturbed && rows[i].roof > most * rows[i].time[1];
+    }
+    fprintf(out, "%zu timed, %zu of them disturbed by other load%s\n", timed, disturbed,
+            disturbed ? ": no evidence; repeat them on a quiet machine" : "");
+    if (above)
+        fprintf(out,
+                "%zu above %.0f %% of the roof, which other load lowered when it was "
+                "measured: repeat them for their share; times and ratios hold\n",
+                above, 100 * most);
+}
+
 /* Seconds of a call on the average over all batches, as those of phases are. */
 static double mean(const bench_row *row)
 {

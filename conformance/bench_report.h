@@ -67,6 +67,10 @@ void bench_table_head(FILE *out, const char *versus);
 void bench_table_row(FILE *out, const bench_row *row);
 void bench_table_phases(FILE *out, const bench_row *row);
 
+/* What a reader must know of the table: rows that are no evidence, and rows that beat
+ * their roof by more than it is off by itself. */
+void bench_table_foot(FILE *out, const bench_row *rows, size_t n);
+
 void bench_json_head(FILE *out, const bench_origin *origin);
 void bench_json_roof(FILE *out, const bench_roof *roof);
 void bench_json_row(FILE *out, const bench_row *row, const char *versus);

@@ -253,20 +253,13 @@ static void say_origin(const bench_run *run)
     if (run->to.jsonl) bench_json_head(run->to.jsonl, &origin);
 }
 
-/* What a reader of the table must know of it. */
 static int conclude(const bench_run *run)
 {
-    size_t timed = 0, disturbed = 0;
+    size_t timed = 0;
 
-    for (size_t i = 0; i < run->n_rows; i++) {
-        timed += !run->rows[i].skipped[0];
-        disturbed += (size_t)run->rows[i].disturbed && !run->rows[i].skipped[0];
-    }
+    for (size_t i = 0; i < run->n_rows; i++) timed += !run->rows[i].skipped[0];
     if (run->to.svg) bench_svg(run->to.svg, run->rows, run->n_rows);
-    if (run->to.table)
-        fprintf(run->to.table, "%zu timed, %zu of them disturbed by other load%s\n",
-                timed, disturbed,
-                disturbed ? ": no evidence; repeat them on a quiet machine" : "");
+    if (run->to.table) bench_table_foot(run->to.table, run->rows, run->n_rows);
     if (timed) return EXIT_CONFORMS;
     fputs("slmoe bench: nothing was timed\n", stderr);
     return EXIT_NOTHING;

@@ -192,6 +192,39 @@ static char *roof_text(const bench_roof *roof,
     return text;
 }
 
+static char *foot(const bench_row *rows, size_t n)
+{
+    char *text = NULL;
+    size_t size;
+    FILE *out = open_memstream(&text, &size);
+
+    assert_non_null(out);
+    bench_table_foot(out, rows, n);
+    fclose(out);
+    return text;
+}
+
+static void the_foot_counts_rows_that_are_no_evidence_or_beat_their_roof(void **state)
+{
+    bench_row rows[] = {make_row("cpu", 1, 1e-3), make_row("cpu", 16, 1e-3),
+                        make_row("cpu", 128, 1e-3), make_row("cpu", 256, 1e-3)};
+    char *text;
+
+    (void)state;
+    text = foot(rows, 4);
+    assert_string_equal(text, "4 timed, 0 of them disturbed by other load\n");
+    free(text);
+    rows[0].roof = 1.04e-3; /* as near as it is known */
+    rows[1].roof = 1.06e-3;
+    rows[2].roof = 2e-3;
+    rows[2].disturbed = 1;
+    snprintf(rows[3].skipped, sizeof rows[3].skipped, "no");
+    text = foot(rows, 4);
+    assert_non_null(strstr(text, "3 timed, 1 of them disturbed by other load: no"));
+    assert_non_null(strstr(text, "\n1 above 105 % of the roof, which"));
+    free(text);
+}
+
 static void a_roof_says_of_which_device_it_is(void **state)
 {
     (void)state;
@@ -239,6 +272,7 @@ int main(void)
         cmocka_unit_test(names_of_strangers_stay_text),
         cmocka_unit_test(a_line_of_json_has_every_batch),
         cmocka_unit_test(the_table_shows_no_share_of_a_disturbed_row),
+        cmocka_unit_test(the_foot_counts_rows_that_are_no_evidence_or_beat_their_roof),
         cmocka_unit_test(a_roof_says_of_which_device_it_is),
     };
 
