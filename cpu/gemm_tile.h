@@ -13,10 +13,10 @@
  *   vec_even(p)      binary32 of the bf16 elements p[0], p[2], ...; vec_odd: p[1], ...
  *
  * Method   a tile keeps rows x vectors of sums in registers and walks the inner index.
- *          Many rows: DEPTH steps of a tile's columns of a panel serve all rows,
- *          then the next columns; each tile asks for a share of the next panel. A few
- *          tiles: STREAM steps of a panel serve them, then the next steps, which
- *          meanwhile come from memory. Few rows: gemm_few.h.
+ *          Many rows: DEPTH steps of a tile's columns of a panel serve all rows, then
+ *          the next columns; with 16 lanes the tiles share in asking for what is read
+ *          next. A few tiles of narrower vectors: a panel serves them as it comes from
+ *          memory. Few rows: gemm_few.h.
  * Order    one chain a sum, ascending: gemm.h. */
 
 #include <limits.h>
@@ -63,7 +63,7 @@ typedef struct rows_of {
 enum { TILE_COLS = 2 * LANES };
 
 /* What a tile asks for while it runs: nothing, the panel itself, further on, where `line`
- * is where the tile begins; or for each four steps `lines` lines, up to 4, which lie
+ * is where the tile begins; or for each four steps `lines` lines, up to 8, which lie
  * `apart`, the first one from here on. Tiles take its address: GCC reads a copy on the
  * stack as one vector, before its two halves are written, which cost 5 % of a product. */
 typedef struct wish {
@@ -118,7 +118,6 @@ enum { STREAM = INT_MAX };
     __builtin_prefetch(line + 2 * apart, 0, 2);                                        \
     __builtin_prefetch(line + 3 * apart, 0, 2);                                        \
     LINES_2
-
 #define LINES_8                                                                        \
     __builtin_prefetch(line + 4 * apart, 0, 2);                                        \
     __builtin_prefetch(line + 5 * apart, 0, 2);                                        \
@@ -172,25 +171,25 @@ enum { STREAM = INT_MAX };
         const char *line = ahead->line;                                                \
         const size_t apart = ahead->apart;                                             \
         const int lines = ahead->lines;                                                \
+        const int is_panel = step == 1 && ldw == SLM_CPU_WIDTH;                        \
         size_t k = 0;                                                                  \
                                                                                        \
         (void)apart, (void)lines;                                                      \
         BEGIN_2(n)                                                                     \
         /* constants: rows as they lie, rows packed by tiles */                        \
-        if (LANES > 8 && step == 1 && ldw == SLM_CPU_WIDTH &&                          \
-            line == (const char *)w) {                                                 \
+        if (LANES > 8 && is_panel && line == (const char *)w) {                        \
             WALK_2(n, row, 1, SLM_CPU_WIDTH, FETCH, NO_LINES)                          \
-        } else if (LANES > 8 && step == 1 && ldw == SLM_CPU_WIDTH && lines == 1) {     \
+        } else if (LANES > 8 && is_panel && lines == 1) {                              \
             WALK_2(n, row, 1, SLM_CPU_WIDTH, FETCH_NONE, LINES_1)                      \
-        } else if (LANES > 8 && step == 1 && ldw == SLM_CPU_WIDTH && lines == 2) {     \
+        } else if (LANES > 8 && is_panel && lines == 2) {                              \
             WALK_2(n, row, 1, SLM_CPU_WIDTH, FETCH_NONE, LINES_2)                      \
-        } else if (LANES > 8 && step == 1 && ldw == SLM_CPU_WIDTH && lines == 3) {     \
+        } else if (LANES > 8 && is_panel && lines == 3) {                              \
             WALK_2(n, row, 1, SLM_CPU_WIDTH, FETCH_NONE, LINES_3)                      \
-        } else if (LANES > 8 && step == 1 && ldw == SLM_CPU_WIDTH && lines == 4) {     \
+        } else if (LANES > 8 && is_panel && lines == 4) {                              \
             WALK_2(n, row, 1, SLM_CPU_WIDTH, FETCH_NONE, LINES_4)                      \
-        } else if (LANES > 8 && step == 1 && ldw == SLM_CPU_WIDTH && lines == 8) {     \
+        } else if (LANES > 8 && is_panel && lines == 8) {                              \
             WALK_2(n, row, 1, SLM_CPU_WIDTH, FETCH_NONE, LINES_8)                      \
-        } else if (step == 1 && ldw == SLM_CPU_WIDTH) {                                \
+        } else if (is_panel) {                                                         \
             WALK_2(n, row, 1, SLM_CPU_WIDTH, FETCH_NONE, NO_LINES)                     \
         } else if (step == 1) {                                                        \
             WALK_2(n, row, 1, ldw, FETCH_NONE, NO_LINES)                               \
