@@ -72,8 +72,7 @@ static size_t most_threads(void)
 
 /* ---- what needs x alone ---- */
 
-/* How the columns of the first products are cut: the router is one unit, which selection
- * follows at once. */
+/* Of a block: the router and the choice; then `down` units of z; then `shared` of hs. */
 static void first_unit(const slm_cpu_panel *on, range rows, size_t down, size_t shared,
                        size_t unit)
 {
@@ -150,17 +149,15 @@ static void expert_phase(const slm_cpu_panel *on)
 
 /* ---- combination and the last products ---- */
 
-enum { LAST_ROWS = 96 };
-
 static void last_phase(const slm_cpu_panel *on)
 {
-    const size_t blocks = blocks_of(on->rows, LAST_ROWS);
+    const size_t blocks = blocks_of(on->rows, SLM_CPU_Y_ROWS);
     const size_t parts = slm_cpu_parts_of_y(on, on->rows);
 
     if (blocks >= 2 * on->threads) { /* r of a block is read while it is in the cache */
 #pragma omp for schedule(dynamic, 1)
         for (size_t i = 0; i < blocks; i++) {
-            const range rows = block_of(on->rows, LAST_ROWS, i);
+            const range rows = block_of(on->rows, SLM_CPU_Y_ROWS, i);
             const size_t own = slm_cpu_parts_of_y(on, rows.end - rows.first);
 
             slm_cpu_part_r(on, rows);

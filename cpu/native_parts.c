@@ -162,8 +162,6 @@ void slm_cpu_part_lift(const slm_cpu_panel *on, range rows, range of, slm_cpu_ma
             slm_cpu_row(y, t - rows.first)[i] = NAN;
 }
 
-enum { Y_ROWS = 96 };
-
 static size_t column_parts(const slm_cpu_panel *on)
 {
     return slm_cpu_ceil_div(on->config->d_model, SLM_CPU_STORED);
@@ -171,14 +169,14 @@ static size_t column_parts(const slm_cpu_panel *on)
 
 size_t slm_cpu_parts_of_y(const slm_cpu_panel *on, size_t rows)
 {
-    return blocks_of(rows, Y_ROWS) * column_parts(on);
+    return blocks_of(rows, SLM_CPU_Y_ROWS) * column_parts(on);
 }
 
 void slm_cpu_part_y(const slm_cpu_panel *on, range rows, size_t part)
 {
-    float sums[Y_ROWS * SLM_CPU_STORED] __attribute__((aligned(64)));
+    float sums[SLM_CPU_Y_ROWS * SLM_CPU_STORED] __attribute__((aligned(64)));
     const size_t across = column_parts(on);
-    const range block = block_of(rows.end - rows.first, Y_ROWS, part / across);
+    const range block = block_of(rows.end - rows.first, SLM_CPU_Y_ROWS, part / across);
     const range of = part_of(on->config->d_model, SLM_CPU_WIDTH, across, part % across);
     const range some = {rows.first + block.first, rows.first + block.end};
     const slm_cpu_acts y = slm_cpu_acts_at(on->y, some.first, of.first);

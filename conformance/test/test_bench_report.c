@@ -28,17 +28,24 @@ static bench_row make_row(const char *backend, size_t n_tokens, double seconds)
     return row;
 }
 
+typedef void print_rows(FILE *out, const bench_row *rows, size_t n);
+
 /* What a function wrote; the caller's. */
-static char *picture(const bench_row *rows, size_t n)
+static char *written_rows(print_rows *print, const bench_row *rows, size_t n)
 {
     char *text = NULL;
     size_t size;
     FILE *out = open_memstream(&text, &size);
 
     assert_non_null(out);
-    bench_svg(out, rows, n);
+    print(out, rows, n);
     fclose(out);
     return text;
+}
+
+static char *picture(const bench_row *rows, size_t n)
+{
+    return written_rows(bench_svg, rows, n);
 }
 
 /* Every element is closed by its own name, in order; no stray < or &. */
@@ -194,14 +201,7 @@ static char *roof_text(const bench_roof *roof,
 
 static char *foot(const bench_row *rows, size_t n)
 {
-    char *text = NULL;
-    size_t size;
-    FILE *out = open_memstream(&text, &size);
-
-    assert_non_null(out);
-    bench_table_foot(out, rows, n);
-    fclose(out);
-    return text;
+    return written_rows(bench_table_foot, rows, n);
 }
 
 static void the_foot_counts_rows_that_are_no_evidence_or_beat_their_roof(void **state)
