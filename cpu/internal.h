@@ -70,6 +70,12 @@ typedef struct slm_cpu_kernels {
     void (*sigmoid)(size_t count, const float *in, float *out);
     void (*situ)(size_t count, const float *gate, const float *up, float *out,
                  double beta_gate, double beta_up);
+    /* Of tiles [rows, 32], packed, to rows that begin `ld` apart. */
+    void (*situ_rows)(size_t rows, const float *gate, const float *up, float *out,
+                      size_t ld, double beta_gate, double beta_up);
+    void (*situ_rows_half)(size_t rows, const float *gate, const float *up,
+                           uint16_t *out, size_t ld, double beta_gate,
+                           double beta_up); /* rounded to bf16 */
     /* u = sum over the k slots of weight[q] o[place[q]], in slot order; o [T k, l].  L2 */
     void (*combine)(size_t k, size_t l, const float *weight, const int64_t *place,
                     const float *o, float *u);

@@ -17,8 +17,8 @@
 
 const slm_cpu_kernels *slm_cpu_kernels_avx2(void)
 {
-    static const slm_cpu_kernels table = {sigmoid, situ, combine, combine_half,
-                                          rmsnorm};
+    static const slm_cpu_kernels table = {
+        sigmoid, situ, situ_rows, situ_rows_half, combine, combine_half, rmsnorm};
 
     return &table;
 }

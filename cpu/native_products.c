@@ -107,15 +107,29 @@ static void gate_and_up(const slm_handle *handle, slm_cpu_strip strip, int paire
     level->multiply(&strip);
 }
 
-/* Rows of a tile [rows, 32], as they are stored, to h. */
-static void store_tile(const slm_handle *handle, size_t rows, size_t cols, float *tile,
-                       slm_cpu_acts h)
+/* Columns of h, as they are stored, from a tile [rows, 32] of gate and up, which are
+ * overwritten. */
+static void activate_tile(const slm_handle *handle, size_t rows, size_t cols,
+                          float *gate, const float *up, slm_cpu_acts h)
 {
-    const slm_cpu_matrix from = {tile, SLM_CPU_WIDTH};
+    const slm_config *config = &handle->config;
+    const int whole = config->expert == SLM_EXPERT_SITU && cols == SLM_CPU_WIDTH;
+    const slm_cpu_matrix from = {gate, SLM_CPU_WIDTH};
 
+    if (whole && h.bf16) {
+        handle->kernels->situ_rows_half(rows, gate, up, h.bf16, h.ld, config->beta_gate,
+                                        config->beta_up);
+        return;
+    }
+    if (whole && config->dtype == SLM_F32) {
+        handle->kernels->situ_rows(rows, gate, up, h.f32, h.ld, config->beta_gate,
+                                   config->beta_up);
+        return;
+    }
+    slm_cpu_activate(handle, rows * SLM_CPU_WIDTH, gate, up, gate);
     slm_cpu_store_rows(handle, rows, cols, from, h);
     for (size_t i = 0; h.f32 && i < rows; i++)
-        slm_cpu_copy_row(h.f32 + i * h.ld, slm_cpu_row(from, i), cols, sizeof *tile);
+        slm_cpu_copy_row(h.f32 + i * h.ld, slm_cpu_row(from, i), cols, sizeof *gate);
 }
 
 /* Columns [of.first, of.end) of h = act(x w^T), at most ACTIVATION_ROWS rows: panel by
@@ -136,8 +150,8 @@ static void activated_tile(const slm_handle *handle, const slm_cpu_panels *w,
             strip.follows = slm_cpu_panel_bytes(w) * (w->paired ? 2 : 1);
         strip.asked = col > of.first;
         gate_and_up(handle, strip, w->paired, gate, up);
-        slm_cpu_activate(handle, rows * SLM_CPU_WIDTH, gate, up, gate);
-        store_tile(handle, rows, cols, gate, slm_cpu_acts_at(h, 0, col - of.first));
+        activate_tile(handle, rows, cols, gate, up,
+                      slm_cpu_acts_at(h, 0, col - of.first));
     }
 }
 
@@ -173,8 +187,8 @@ static void activated_few(const slm_handle *handle, const slm_cpu_panels *w,
                 memcpy(up + i * SLM_CPU_WIDTH, from + apart - SLM_CPU_WIDTH,
                        sizeof(float[SLM_CPU_WIDTH]));
             }
-            slm_cpu_activate(handle, rows * SLM_CPU_WIDTH, gate, up, gate);
-            store_tile(handle, rows, cols, gate, slm_cpu_acts_at(h, 0, col - of.first));
+            activate_tile(handle, rows, cols, gate, up,
+                          slm_cpu_acts_at(h, 0, col - of.first));
         }
     }
 }

@@ -19,6 +19,7 @@
  *          result has one more rounding.
  * Bound    |h| <= beta_gate beta_up. */
 
+#include "gemm.h"
 #include "lanes.h"
 
 enum { EXPONENT_BIAS = 127, FRACTION_BITS = 23 };
@@ -169,14 +170,20 @@ static void situ_vectors(size_t count, const float *gate, const float *up, float
         store(out + i, situ_of(load(gate + i), load(up + i), c));
 }
 
-static void situ(size_t count, const float *gate, const float *up, float *out,
-                 double beta_gate, double beta_up)
+static situ_curve situ_curve_of(double beta_gate, double beta_up)
 {
     const double product = beta_gate * beta_up;
     const float nearest = (float)product;
-    const situ_curve curve = {softcap_of(beta_gate), softcap_of(beta_up),
-                              (double)nearest > product ? nextafterf(nearest, 0.0f)
-                                                        : nearest};
+
+    return (situ_curve){softcap_of(beta_gate), softcap_of(beta_up),
+                        (double)nearest > product ? nextafterf(nearest, 0.0f)
+                                                  : nearest};
+}
+
+static void situ(size_t count, const float *gate, const float *up, float *out,
+                 double beta_gate, double beta_up)
+{
+    const situ_curve curve = situ_curve_of(beta_gate, beta_up);
     const size_t whole = count / LANES * LANES, rest = (count - whole) * sizeof *gate;
     float a[LANES] = {0}, b[LANES] = {0};
 
@@ -186,4 +193,45 @@ static void situ(size_t count, const float *gate, const float *up, float *out,
     memcpy(b, up + whole, rest);
     situ_vectors(LANES, a, b, a, &curve);
     memcpy(out + whole, a, rest);
+}
+
+/* ---- tiles [rows, 32], to where they are stored ----
+ *
+ * The width is a constant: with any width a layer of bf16 took 6 % longer. */
+
+static void situ_rows(size_t rows, const float *gate, const float *up, float *out,
+                      size_t ld, double beta_gate, double beta_up)
+{
+    const situ_curve c = situ_curve_of(beta_gate, beta_up);
+
+    for (size_t i = 0; i < rows;
+         i++, gate += SLM_CPU_WIDTH, up += SLM_CPU_WIDTH, out += ld)
+        for (size_t j = 0; j < SLM_CPU_WIDTH; j += LANES)
+            store(out + j, situ_of(load(gate + j), load(up + j), c));
+}
+
+typedef uint32_t words __attribute__((vector_size(4 * LANES)));
+typedef uint16_t halves __attribute__((vector_size(2 * LANES)));
+
+/* To the nearest, ties to even; a NaN, of arithmetic, keeps its upper half. */
+static inline halves half_of(vec v)
+{
+    const words bits = (words)v, is_number = (words)(v == v);
+
+    return __builtin_convertvector(
+        (bits + ((0x7fff + (bits >> 16 & 1)) & is_number)) >> 16, halves);
+}
+
+static void situ_rows_half(size_t rows, const float *gate, const float *up,
+                           uint16_t *out, size_t ld, double beta_gate, double beta_up)
+{
+    const situ_curve c = situ_curve_of(beta_gate, beta_up);
+
+    for (size_t i = 0; i < rows;
+         i++, gate += SLM_CPU_WIDTH, up += SLM_CPU_WIDTH, out += ld)
+        for (size_t j = 0; j < SLM_CPU_WIDTH; j += LANES) {
+            const halves h = half_of(situ_of(load(gate + j), load(up + j), c));
+
+            memcpy(out + j, &h, sizeof h);
+        }
 }

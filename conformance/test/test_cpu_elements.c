@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "gemm.h"
 #include "kernels.h"
 #include "seeded.h"
 
@@ -181,11 +182,61 @@ static void an_element_has_the_same_bits_in_any_row(void **state)
     }
 }
 
+/* Tiles of `a` and `b` in one row of panels, whose rest is left alone; of bf16 they are
+ * rounded once. */
+static void assert_tiles(const slm_cpu_kernels *of, const float *a, const float *b,
+                         double beta_gate, double beta_up)
+{
+    enum { ROWS = BLOCK / SLM_CPU_WIDTH, APART = SLM_CPU_WIDTH + 3 };
+    float want[BLOCK], wide[ROWS * APART];
+    uint16_t half[ROWS * APART];
+
+    memset(wide, 0x5a, sizeof wide);
+    memset(half, 0x5a, sizeof half);
+    of->situ(BLOCK, a, b, want, beta_gate, beta_up);
+    of->situ_rows(ROWS, a, b, wide, APART, beta_gate, beta_up);
+    of->situ_rows_half(ROWS, a, b, half, APART, beta_gate, beta_up);
+    for (size_t i = 0; i < ROWS; i++)
+        for (size_t j = 0; j < APART; j++) {
+            const int inside = j < SLM_CPU_WIDTH;
+            const size_t at = i * APART + j, from = i * SLM_CPU_WIDTH + j;
+            uint32_t bits, expected = 0x5a5a5a5a;
+
+            memcpy(&bits, wide + at, sizeof bits);
+            if (inside) memcpy(&expected, want + from, sizeof expected);
+            assert_int_equal(bits, expected);
+            assert_int_equal(half[at], inside ? slm_cpu_to_bf16(want[from]) : 0x5a5a);
+        }
+}
+
+static void a_tile_has_the_bits_of_its_elements(void **state)
+{
+    float a[BLOCK], b[BLOCK], far[BLOCK], ties[BLOCK];
+
+    (void)state;
+    block_of_numbers(1, 4194301, a); /* some are not finite */
+    block_of_numbers(7, 2097143, b);
+    for (size_t i = 0; i < BLOCK;
+         i++) { /* an infinite gate leaves a small `up` as it is */
+        const uint32_t bits = 0x3a000000 + (uint32_t)i % 512 * 0x8000;
+
+        far[i] = INFINITY;
+        memcpy(&ties[i], &bits, sizeof bits);
+    }
+    for (int isa = SLM_ISA_PLAIN; isa <= (int)slm_cpu_best_isa(); isa++) {
+        const slm_cpu_kernels *of = slm_cpu_kernels_of((slm_cpu_isa)isa);
+
+        assert_tiles(of, a, b, 4.0, 25.0);
+        assert_tiles(of, far, ties, 1.0, 25.0);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(elements_miss_by_no_more_than_is_written),
         cmocka_unit_test(an_element_has_the_same_bits_in_any_row),
+        cmocka_unit_test(a_tile_has_the_bits_of_its_elements),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
