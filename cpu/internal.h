@@ -427,8 +427,8 @@ void slm_cpu_in_panels(slm_handle *handle, const slm_layer_forward_args *args,
 /* Rows first .. first + count - 1; an absent tensor stays absent. */
 slm_tensor slm_cpu_part(const slm_tensor *tensor, size_t first, size_t count);
 
-/* Rows begin .. end - 1 of `rows` [T k], sorted pairs, from their tokens'; a row has
- * `bytes`. */
+/* Of sorted pairs begin .. end - 1 the rows of their tokens, to `rows` [end - begin]; a
+ * row has `bytes`. */
 void slm_cpu_gather(const slm_cpu_groups *groups, size_t k, size_t begin, size_t end,
                     size_t bytes, const void *tokens, void *rows);
 

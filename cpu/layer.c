@@ -170,7 +170,7 @@ void slm_cpu_gather(const slm_cpu_groups *groups, size_t k, size_t begin, size_t
                     size_t bytes, const void *tokens, void *rows)
 {
     for (size_t i = begin; i < end; i++)
-        memcpy((char *)rows + i * bytes,
+        memcpy((char *)rows + (i - begin) * bytes,
                (const char *)tokens + (size_t)groups->order[i] / k * bytes, bytes);
 }
 
@@ -185,7 +185,7 @@ static void run_task(const slm_handle *handle, const space *at, const slm_cpu_ta
     const slm_cpu_matrix o = {at->o + job->begin * l, l};
 
     slm_cpu_gather(&at->groups, k, job->begin, job->end, l * sizeof *at->z, at->z,
-                   at->rows);
+                   rows.data);
     if (config->expert == SLM_EXPERT_LINEAR) {
         handle->gemm(&(slm_cpu_linear){
             count, l, l, rows, slm_cpu_of_expert(w->expert, w->expert_step, e), o, 0});

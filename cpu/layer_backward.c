@@ -82,7 +82,7 @@ static void run_task(const slm_handle *handle, const slm_cpu_backward *at,
     const slm_cpu_matrix o = {at->o + job->begin * l, l};
 
     slm_cpu_gather(&at->groups, k, job->begin, job->end, l * sizeof *at->z, at->z,
-                   at->rows);
+                   rows.data);
     if (config->expert == SLM_EXPERT_LINEAR) {
         slm_cpu_multiply(
             handle,

@@ -205,13 +205,13 @@ static void run_shared_out(slm_cpu_panel *on, size_t unit)
 static size_t n_lift(const slm_cpu_panel *on)
 {
     return is_summed_early(on) ? parts_of(on, on->config->d_model)
-                               : slm_cpu_parts_of_y(on, on->rows);
+                               : slm_cpu_parts_of_y(on);
 }
 
 static void run_lift(slm_cpu_panel *on, size_t unit)
 {
     if (!is_summed_early(on)) {
-        slm_cpu_part_y(on, all_rows(on), unit);
+        slm_cpu_part_y(on, unit);
         return;
     }
 

@@ -6,8 +6,8 @@
  *          native_flow.c. More, with a barrier after each: router, down-projection and
  *          shared gate and up, block by block, so that they share a read of x, selection
  *          following its router tile; a counting sort; the experts; combination, norm
- *          and both last products. Few chosen experts are cut into slices of columns,
- *          many are a task each.
+ *          and both last products, by blocks of which each thread has as many. Few chosen
+ *          experts are cut into slices of columns, many are a task each.
  * Order    native_parts.c.
  * NaN      poisoned rows run like any other and are overwritten at the end. */
 #ifdef _OPENMP
@@ -149,26 +149,34 @@ static void expert_phase(const slm_cpu_panel *on)
 
 /* ---- combination and the last products ---- */
 
+/* Blocks of y, as many for each thread, where every thread has one: r of a block is read
+ * while it is in the cache. Else 0. */
+static size_t whole_blocks(const slm_cpu_panel *on)
+{
+    const size_t each = slm_cpu_ceil_div(on->rows, SLM_CPU_ACROSS * on->threads);
+
+    return on->rows >= SLM_CPU_ACROSS * on->threads ? each * on->threads : 0;
+}
+
 static void last_phase(const slm_cpu_panel *on)
 {
-    const size_t blocks = blocks_of(on->rows, SLM_CPU_Y_ROWS);
-    const size_t parts = slm_cpu_parts_of_y(on, on->rows);
+    const size_t blocks = whole_blocks(on);
+    const size_t parts = slm_cpu_parts_of_y(on);
 
-    if (blocks >= 2 * on->threads) { /* r of a block is read while it is in the cache */
+    if (blocks) {
 #pragma omp for schedule(dynamic, 1)
         for (size_t i = 0; i < blocks; i++) {
-            const range rows = block_of(on->rows, SLM_CPU_Y_ROWS, i);
-            const size_t own = slm_cpu_parts_of_y(on, rows.end - rows.first);
+            const range rows = part_of(on->rows, SLM_CPU_ROWS, blocks, i);
 
             slm_cpu_part_r(on, rows);
-            for (size_t j = 0; j < own; j++) slm_cpu_part_y(on, rows, j);
+            slm_cpu_part_rows_of_y(on, rows);
         }
         return;
     }
 #pragma omp for schedule(static)
     for (size_t t = 0; t < on->rows; t++) slm_cpu_part_r(on, (range){t, t + 1});
 #pragma omp for schedule(dynamic, 1)
-    for (size_t i = 0; i < parts; i++) slm_cpu_part_y(on, (range){0, on->rows}, i);
+    for (size_t i = 0; i < parts; i++) slm_cpu_part_y(on, i);
 }
 
 static void many_tokens(slm_cpu_panel *on)
@@ -226,6 +234,7 @@ static void run_panel(slm_handle *handle, const void *space_of_call,
                         .at = at,
                         .rows = rows,
                         .threads = most_threads(),
+                        .keeps = args->h.rank > 0,
                         .x = slm_cpu_read_acts(&args->x, handle, at->x),
                         .account = &handle->native->account};
     const int direct = slm_cpu_is_acts(&args->y, handle, &on.y);

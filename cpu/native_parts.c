@@ -7,6 +7,10 @@
  *          number of threads nor the batch changes a token's bits.
  * bf16     z, h, o, u, r, hs, y are rounded where they are stored; sums are binary32.
  *          For tiles they lie in bf16, too, as products read them. */
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
 #include "native_parts.h"
 
 /* ---- what needs x alone ---- */
@@ -64,40 +68,89 @@ void slm_cpu_sort_pairs(slm_cpu_panel *on)
 
 /* ---- experts ---- */
 
-void slm_cpu_part_gather(const slm_cpu_panel *on, const slm_cpu_task *job)
+/* Rows of a task: of z, of h, of o. */
+typedef struct task_rows {
+    slm_cpu_acts z;
+    slm_cpu_acts h;
+    slm_cpu_acts o;
+} task_rows;
+
+/* The first two from row `first` of their memory on. */
+static task_rows rows_of(const slm_cpu_panel *on, const slm_cpu_task *job, size_t first)
+{
+    const slm_cpu_space *at = on->at;
+
+    return (task_rows){slm_cpu_acts_at(at->rows, first, 0),
+                       slm_cpu_acts_at(at->h, first, 0),
+                       slm_cpu_acts_at(at->o, job->begin, 0)};
+}
+
+/* Where this thread has rows of its own, which stay in its cache from task to task. */
+static size_t own_rows(const slm_cpu_panel *on, const slm_cpu_task *job)
+{
+#ifdef _OPENMP
+    const size_t pairs = on->rows * on->config->top_k;
+
+    if (!on->keeps && pairs >= on->threads * SLM_CPU_TASK_ROWS)
+        return (size_t)omp_get_thread_num() * SLM_CPU_TASK_ROWS;
+#endif
+    return job->begin;
+}
+
+static void gather(const slm_cpu_panel *on, const slm_cpu_task *job, slm_cpu_acts to)
 {
     const slm_cpu_space *at = on->at;
 
     slm_cpu_gather_acts(&at->groups, on->config->top_k, job->begin, job->end, at->z,
-                        at->rows);
+                        to);
 }
 
-void slm_cpu_part_o(const slm_cpu_panel *on, const slm_cpu_task *job, range of)
+static void make_h(const slm_cpu_panel *on, const slm_cpu_task *job,
+                   const task_rows *rows, range of)
 {
-    const slm_cpu_space *at = on->at;
+    slm_cpu_activated(on->handle, &on->packed->in, job->expert, of,
+                      job->end - job->begin, rows->z,
+                      slm_cpu_acts_at(rows->h, 0, of.first));
+}
+
+static void make_o(const slm_cpu_panel *on, const slm_cpu_task *job,
+                   const task_rows *rows, range of)
+{
     const int linear = on->config->expert == SLM_EXPERT_LINEAR;
-    const slm_cpu_acts x = linear ? at->rows : at->h;
 
     slm_cpu_stored_product(on->handle, linear ? &on->packed->in : &on->packed->out,
                            job->expert, of, job->end - job->begin,
-                           slm_cpu_acts_at(x, job->begin, 0),
-                           slm_cpu_acts_at(at->o, job->begin, of.first));
+                           linear ? rows->z : rows->h,
+                           slm_cpu_acts_at(rows->o, 0, of.first));
+}
+
+void slm_cpu_part_gather(const slm_cpu_panel *on, const slm_cpu_task *job)
+{
+    gather(on, job, rows_of(on, job, job->begin).z);
 }
 
 void slm_cpu_part_h(const slm_cpu_panel *on, const slm_cpu_task *job, range of)
 {
-    slm_cpu_activated(on->handle, &on->packed->in, job->expert, of,
-                      job->end - job->begin,
-                      slm_cpu_acts_at(on->at->rows, job->begin, 0),
-                      slm_cpu_acts_at(on->at->h, job->begin, of.first));
+    const task_rows rows = rows_of(on, job, job->begin);
+
+    make_h(on, job, &rows, of);
+}
+
+void slm_cpu_part_o(const slm_cpu_panel *on, const slm_cpu_task *job, range of)
+{
+    const task_rows rows = rows_of(on, job, job->begin);
+
+    make_o(on, job, &rows, of);
 }
 
 void slm_cpu_part_expert(const slm_cpu_panel *on, const slm_cpu_task *job)
 {
-    slm_cpu_part_gather(on, job);
+    const task_rows rows = rows_of(on, job, own_rows(on, job));
+
+    gather(on, job, rows.z);
     if (on->config->expert != SLM_EXPERT_LINEAR)
-        slm_cpu_part_h(on, job, (range){0, on->packed->in.cols});
-    slm_cpu_part_o(on, job, (range){0, on->config->d_latent});
+        make_h(on, job, &rows, (range){0, on->packed->in.cols});
+    make_o(on, job, &rows, (range){0, on->config->d_latent});
 }
 
 /* ---- combination and the last products ---- */
@@ -167,23 +220,38 @@ static size_t column_parts(const slm_cpu_panel *on)
     return slm_cpu_ceil_div(on->config->d_model, SLM_CPU_STORED);
 }
 
-size_t slm_cpu_parts_of_y(const slm_cpu_panel *on, size_t rows)
+size_t slm_cpu_parts_of_y(const slm_cpu_panel *on)
 {
-    return blocks_of(rows, SLM_CPU_Y_ROWS) * column_parts(on);
+    return blocks_of(on->rows, SLM_CPU_Y_ROWS) * column_parts(on);
 }
 
-void slm_cpu_part_y(const slm_cpu_panel *on, range rows, size_t part)
+/* At most SLM_CPU_ACROSS rows, SLM_CPU_STORED columns. */
+static void make_y(const slm_cpu_panel *on, range rows, range of)
 {
-    float sums[SLM_CPU_Y_ROWS * SLM_CPU_STORED] __attribute__((aligned(64)));
-    const size_t across = column_parts(on);
-    const range block = block_of(rows.end - rows.first, SLM_CPU_Y_ROWS, part / across);
-    const range of = part_of(on->config->d_model, SLM_CPU_WIDTH, across, part % across);
-    const range some = {rows.first + block.first, rows.first + block.end};
-    const slm_cpu_acts y = slm_cpu_acts_at(on->y, some.first, of.first);
+    float sums[SLM_CPU_ACROSS * SLM_CPU_STORED] __attribute__((aligned(64)));
+    const slm_cpu_acts y = slm_cpu_acts_at(on->y, rows.first, of.first);
     const slm_cpu_matrix to =
         y.bf16 ? (slm_cpu_matrix){sums, SLM_CPU_STORED} : (slm_cpu_matrix){y.f32, y.ld};
 
-    slm_cpu_part_shared(on, some, of, to);
-    slm_cpu_part_lift(on, some, of, to);
-    slm_cpu_store_rows(on->handle, some.end - some.first, of.end - of.first, to, y);
+    slm_cpu_part_shared(on, rows, of, to);
+    slm_cpu_part_lift(on, rows, of, to);
+    slm_cpu_store_rows(on->handle, rows.end - rows.first, of.end - of.first, to, y);
+}
+
+static range columns_of_y(const slm_cpu_panel *on, size_t part)
+{
+    return part_of(on->config->d_model, SLM_CPU_WIDTH, column_parts(on), part);
+}
+
+void slm_cpu_part_y(const slm_cpu_panel *on, size_t part)
+{
+    const size_t across = column_parts(on);
+
+    make_y(on, block_of(on->rows, SLM_CPU_Y_ROWS, part / across),
+           columns_of_y(on, part % across));
+}
+
+void slm_cpu_part_rows_of_y(const slm_cpu_panel *on, range rows)
+{
+    for (size_t i = 0; i < column_parts(on); i++) make_y(on, rows, columns_of_y(on, i));
 }

@@ -23,8 +23,8 @@ typedef struct slm_cpu_space {
     float *score;      /* [T, n]                                                 */
     slm_cpu_acts z;    /* [T, l]                                                 */
     slm_cpu_acts hs;   /* [T, S fs]                                              */
-    slm_cpu_acts rows; /* [T k, l]   sorted: z of the pair                       */
-    slm_cpu_acts h;    /* [T k, f]   sorted                                      */
+    slm_cpu_acts rows; /* [T k, l]   sorted: z of the pair, or a thread's own    */
+    slm_cpu_acts h;    /* [T k, f]   sorted, or a thread's own                   */
     slm_cpu_acts o;    /* [T k, l]   sorted                                      */
     slm_cpu_acts u;    /* [T, l]                                                 */
     slm_cpu_acts r;    /* [T, l]                                                 */
@@ -46,6 +46,7 @@ typedef struct slm_cpu_panel {
     slm_cpu_acts y;
     size_t n_tasks;
     size_t threads; /* as many as there may be: work is cut for them */
+    int keeps;      /* h of all pairs is asked for                    */
     slm_cpu_account *account;
 } slm_cpu_panel;
 
@@ -69,7 +70,8 @@ void slm_cpu_part_gather(const slm_cpu_panel *on, const slm_cpu_task *job);
 void slm_cpu_part_h(const slm_cpu_panel *on, const slm_cpu_task *job, range of);
 void slm_cpu_part_o(const slm_cpu_panel *on, const slm_cpu_task *job, range of);
 
-/* All three of a task. */
+/* All three of a task; its rows and h lie where this thread keeps its own, if nobody asks
+ * for them and there is room. */
 void slm_cpu_part_expert(const slm_cpu_panel *on, const slm_cpu_task *job);
 
 /* u and r of some rows.                                                              L2 */
@@ -81,9 +83,11 @@ void slm_cpu_part_shared(const slm_cpu_panel *on, range rows, range of,
                          slm_cpu_matrix y);
 void slm_cpu_part_lift(const slm_cpu_panel *on, range rows, range of, slm_cpu_matrix y);
 
-/* The same and stored, of some rows: one of so many parts, which do not fill the cache. */
-size_t slm_cpu_parts_of_y(const slm_cpu_panel *on, size_t rows);
-void slm_cpu_part_y(const slm_cpu_panel *on, range rows, size_t part);
+/* The same and stored: one of so many parts, which do not fill the cache; or all columns
+ * of at most SLM_CPU_ACROSS rows. */
+size_t slm_cpu_parts_of_y(const slm_cpu_panel *on);
+void slm_cpu_part_y(const slm_cpu_panel *on, size_t part);
+void slm_cpu_part_rows_of_y(const slm_cpu_panel *on, range rows);
 
 /* native_flow.c. All of that for up to SLM_CPU_FLOW_ROWS tokens. */
 void slm_cpu_flow(slm_cpu_panel *on);
