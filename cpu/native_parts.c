@@ -85,15 +85,22 @@ static task_rows rows_of(const slm_cpu_panel *on, const slm_cpu_task *job, size_
                        slm_cpu_acts_at(at->o, job->begin, 0)};
 }
 
+static size_t this_thread(void)
+{
+#ifdef _OPENMP
+    return (size_t)omp_get_thread_num();
+#else
+    return 0;
+#endif
+}
+
 /* Where this thread has rows of its own, which stay in its cache from task to task. */
 static size_t own_rows(const slm_cpu_panel *on, const slm_cpu_task *job)
 {
-#ifdef _OPENMP
     const size_t pairs = on->rows * on->config->top_k;
 
     if (!on->keeps && pairs >= on->threads * SLM_CPU_TASK_ROWS)
-        return (size_t)omp_get_thread_num() * SLM_CPU_TASK_ROWS;
-#endif
+        return this_thread() * SLM_CPU_TASK_ROWS;
     return job->begin;
 }
 
