@@ -8,9 +8,6 @@
  * Waiting  a thread that waits has passed all earlier stages, so their units are done
  *          or run in other threads: somebody always goes on.
  * Units    as large as can be: where one begins nothing has been asked for yet. */
-#ifdef _OPENMP
-#include <omp.h>
-#endif
 #include <sched.h>
 #include <stdatomic.h>
 

@@ -10,11 +10,8 @@
  *          experts are cut into slices of columns, many are a task each.
  * Order    native_parts.c.
  * NaN      poisoned rows run like any other and are overwritten at the end. */
-#ifdef _OPENMP
-#include <omp.h>
-#endif
-
 #include "native_parts.h"
+#include "threads.h"
 
 static size_t early_rows(size_t rows)
 {
@@ -59,15 +56,6 @@ size_t slm_cpu_native_layer_space(const slm_handle *handle, const slm_call *call
     slm_cpu_space at;
 
     return lay_out(&at, NULL, handle, call->n_tokens);
-}
-
-static size_t most_threads(void)
-{
-#ifdef _OPENMP
-    return (size_t)omp_get_max_threads();
-#else
-    return 1;
-#endif
 }
 
 /* ---- what needs x alone ---- */
@@ -233,7 +221,7 @@ static void run_panel(slm_handle *handle, const void *space_of_call,
                         .packed = &handle->native->packed,
                         .at = at,
                         .rows = rows,
-                        .threads = most_threads(),
+                        .threads = slm_cpu_most_threads(),
                         .keeps = args->h.rank > 0,
                         .x = slm_cpu_read_acts(&args->x, handle, at->x),
                         .account = &handle->native->account};

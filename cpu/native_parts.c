@@ -7,11 +7,10 @@
  *          number of threads nor the batch changes a token's bits.
  * bf16     z, h, o, u, r, hs, y are rounded where they are stored; sums are binary32.
  *          For tiles they lie in bf16, too, as products read them. */
-#ifdef _OPENMP
-#include <omp.h>
-#endif
-
 #include "native_parts.h"
+#include "threads.h"
+
+enum { Y_ROWS = 96 }; /* most of a part of y */
 
 /* ---- what needs x alone ---- */
 
@@ -85,22 +84,13 @@ static task_rows rows_of(const slm_cpu_panel *on, const slm_cpu_task *job, size_
                        slm_cpu_acts_at(at->o, job->begin, 0)};
 }
 
-static size_t this_thread(void)
-{
-#ifdef _OPENMP
-    return (size_t)omp_get_thread_num();
-#else
-    return 0;
-#endif
-}
-
 /* Where this thread has rows of its own, which stay in its cache from task to task. */
 static size_t own_rows(const slm_cpu_panel *on, const slm_cpu_task *job)
 {
     const size_t pairs = on->rows * on->config->top_k;
 
     if (!on->keeps && pairs >= on->threads * SLM_CPU_TASK_ROWS)
-        return this_thread() * SLM_CPU_TASK_ROWS;
+        return slm_cpu_this_thread() * SLM_CPU_TASK_ROWS;
     return job->begin;
 }
 
@@ -229,7 +219,7 @@ static size_t column_parts(const slm_cpu_panel *on)
 
 size_t slm_cpu_parts_of_y(const slm_cpu_panel *on)
 {
-    return blocks_of(on->rows, SLM_CPU_Y_ROWS) * column_parts(on);
+    return blocks_of(on->rows, Y_ROWS) * column_parts(on);
 }
 
 /* At most SLM_CPU_ACROSS rows, SLM_CPU_STORED columns. */
@@ -254,7 +244,7 @@ void slm_cpu_part_y(const slm_cpu_panel *on, size_t part)
 {
     const size_t across = column_parts(on);
 
-    make_y(on, block_of(on->rows, SLM_CPU_Y_ROWS, part / across),
+    make_y(on, block_of(on->rows, Y_ROWS, part / across),
            columns_of_y(on, part % across));
 }
 

@@ -10,8 +10,7 @@
 
 enum {
     SLM_CPU_FLOW_ROWS = SLM_CPU_ACROSS, /* most tokens for slm_cpu_flow()             */
-    SLM_CPU_EARLY_ROWS = 16,            /* most for which `sums` are worth their room */
-    SLM_CPU_Y_ROWS = 96                 /* most of a part of y                        */
+    SLM_CPU_EARLY_ROWS = 16             /* most for which `sums` are worth their room */
 };
 
 /* Workspace. T is the panel's; a pair is a (token, slot); sorted: as `order` is. */

@@ -107,7 +107,7 @@ static void gate_and_up(const slm_handle *handle, slm_cpu_strip strip, int paire
     level->multiply(&strip);
 }
 
-/* Columns of h, as they are stored, from a tile [rows, 32] of gate and up, which are
+/* Columns of h, as they are stored, from tiles [rows, 32] of gate and up; gate's may be
  * overwritten. */
 static void activate_tile(const slm_handle *handle, size_t rows, size_t cols,
                           float *gate, const float *up, slm_cpu_acts h)

@@ -182,8 +182,8 @@ static void an_element_has_the_same_bits_in_any_row(void **state)
     }
 }
 
-/* Tiles of `a` and `b` in one row of panels, whose rest is left alone; of bf16 they are
- * rounded once. */
+/* Elements have the bits of `situ`, of bf16 those of one rounding; between the rows
+ * nothing is written. */
 static void assert_tiles(const slm_cpu_kernels *of, const float *a, const float *b,
                          double beta_gate, double beta_up)
 {
@@ -216,8 +216,8 @@ static void a_tile_has_the_bits_of_its_elements(void **state)
     (void)state;
     block_of_numbers(1, 4194301, a); /* some are not finite */
     block_of_numbers(7, 2097143, b);
-    for (size_t i = 0; i < BLOCK;
-         i++) { /* an infinite gate leaves a small `up` as it is */
+    /* an infinite gate leaves a small `up` as it is: half of these are ties */
+    for (size_t i = 0; i < BLOCK; i++) {
         const uint32_t bits = 0x3a000000 + (uint32_t)i % 512 * 0x8000;
 
         far[i] = INFINITY;
