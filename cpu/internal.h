@@ -332,6 +332,7 @@ typedef struct slm_cpu_router {
     slm_cpu_matrix logit; /* [T, n]; data NULL when the scores were given            */
     slm_cpu_matrix score; /* [T, n]; written where there are logits                  */
     const float *bias;    /* [n]                                                     */
+    size_t ahead;         /* rows before this one are asked for before they are read */
 } slm_cpu_router;
 
 /* Results of selection, packed, in workspace. */

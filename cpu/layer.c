@@ -132,7 +132,7 @@ static void first_products(const slm_handle *handle, const space *at, size_t row
 static void select_and_activate(const slm_handle *handle, const space *at, size_t rows)
 {
     const size_t n = handle->config.n_experts, s = slm_cpu_shared_width(handle);
-    const slm_cpu_router from = {{at->logit, n}, {at->score, n}, at->bias};
+    const slm_cpu_router from = {{at->logit, n}, {at->score, n}, at->bias, rows};
 
 #pragma omp parallel for schedule(static)
     for (size_t first = 0; first < rows; first += SLM_CPU_ROWS) {

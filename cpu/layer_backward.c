@@ -54,7 +54,7 @@ static void weigh_and_activate(const slm_handle *handle, const slm_cpu_backward 
 {
     const size_t n = handle->config.n_experts, k = handle->config.top_k;
     const size_t l = handle->config.d_latent, s = slm_cpu_shared_width(handle);
-    const slm_cpu_router from = {{at->logit, n}, {at->score, n}, NULL};
+    const slm_cpu_router from = {{at->logit, n}, {at->score, n}, NULL, 0};
 
 #pragma omp parallel for schedule(static)
     for (size_t t = 0; t < rows; t++) {

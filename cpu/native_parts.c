@@ -43,7 +43,8 @@ void slm_cpu_part_hs(const slm_cpu_panel *on, range rows, range of)
 void slm_cpu_part_choice(const slm_cpu_panel *on, range rows)
 {
     const size_t n = on->config->n_experts;
-    const slm_cpu_router from = {{on->at->logit, n}, {on->at->score, n}, on->at->bias};
+    const slm_cpu_router from = {
+        {on->at->logit, n}, {on->at->score, n}, on->at->bias, 0};
 
     slm_cpu_select_rows(on->handle, &from, rows.first, rows.end, &on->at->chosen,
                         on->at->poisoned);

@@ -85,9 +85,13 @@ int slm_cpu_cutoffs(const slm_handle *handle, const slm_cpu_batch *of, size_t fi
     at.keep = handle->config.top_k + 1;
     for (size_t i = first; i < end; i += at.rows) {
         at.rows = end - i < handle->topk->lanes ? end - i : handle->topk->lanes;
-        for (size_t r = 0; r < at.rows; r++)
+        for (size_t r = 0; r < at.rows; r++) {
+            const size_t later = i + at.rows + r;
+
             at.score[r] = slm_cpu_row(of->score, of->row[i + r]);
-        for (size_t r = 0; r < at.rows; r++) at.last[r] = NAN;
+            at.ahead[r] = later < of->m ? slm_cpu_row(of->score, of->row[later]) : NULL;
+            at.last[r] = NAN;
+        }
         handle->topk->choose(&at);
         wrong |= take_cutoffs(&at, of, i, of->best + first / SLM_CPU_ROWS * at.keep);
     }

@@ -12,6 +12,8 @@
  * NaN      a row with a NaN logit is poisoned, and only that row. */
 #include <float.h>
 
+#include "cut.h"
+#include "threads.h"
 #include "topk.h"
 
 /* One row. */
@@ -178,13 +180,11 @@ static void mixture(const slm_config *config, const choice *row)
     int normal = 1;
 
     for (size_t q = 0; q < k; q++) {
-        sum += (double)row->score[row->ids[q]];
-        normal &= row->score[row->ids[q]] >= FLT_MIN;
+        row->weight[q] = row->score[row->ids[q]];
+        sum += (double)row->weight[q];
+        normal &= row->weight[q] >= FLT_MIN;
     }
-    if (release && k == 1) {
-        row->weight[0] = row->score[row->ids[0]];
-        return;
-    }
+    if (release && k == 1) return;
     if (row->logit && (!normal || sum < 0x1p-100)) {
         const double shift = softmax_shift(config, row->logit);
 
@@ -193,13 +193,13 @@ static void mixture(const slm_config *config, const choice *row)
             return;
         }
     }
-    for (size_t q = 0; q < k; q++) {
-        const double part = (double)row->score[row->ids[q]];
-
-        if (release)
-            row->weight[q] = (float)(part / (sum + 1e-20));
-        else
-            row->weight[q] = (float)(sum > 0.0 ? part / sum : 1.0 / (double)k);
+    if (release) sum += 1e-20;
+    if (sum > 0.0) {
+#pragma omp simd
+        for (size_t q = 0; q < k; q++)
+            row->weight[q] = (float)((double)row->weight[q] / sum);
+    } else {
+        for (size_t q = 0; q < k; q++) row->weight[q] = (float)(1.0 / (double)k);
     }
 }
 
@@ -257,11 +257,14 @@ void slm_cpu_select_rows(const slm_handle *handle, const slm_cpu_router *from,
     for (size_t t = first; t < end; t += at.rows) {
         at.rows = end - t < handle->topk->lanes ? end - t : handle->topk->lanes;
         for (size_t i = 0; i < at.rows; i++) {
+            const slm_cpu_matrix read = from->logit.data ? from->logit : from->score;
+            const size_t later = t + at.rows + i;
             float *score = slm_cpu_row(from->score, t + i);
 
             if (from->logit.data)
                 scores(handle, slm_cpu_row(from->logit, t + i), score);
             at.score[i] = score;
+            at.ahead[i] = later < from->ahead ? slm_cpu_row(read, later) : NULL;
         }
         handle->topk->choose(&at);
         for (size_t i = 0; i < at.rows; i++) {
@@ -283,14 +286,49 @@ void slm_cpu_weigh_row(const slm_handle *handle, const slm_cpu_router *from, siz
     mixture(&handle->config, &row);
 }
 
-static void select_rows(const slm_handle *handle, const slm_cpu_router *from,
-                        size_t rows, const slm_cpu_choices *to)
+/* What a block sees of both, whose first row is `first` of [T]. */
+static slm_cpu_router router_from(slm_cpu_router from, size_t first)
 {
-#pragma omp parallel for schedule(static)
-    for (size_t first = 0; first < rows; first += SLM_CPU_ROWS)
-        slm_cpu_select_rows(handle, from, first,
-                            rows - first < SLM_CPU_ROWS ? rows : first + SLM_CPU_ROWS,
-                            to, NULL);
+    if (from.logit.data) from.logit.data = slm_cpu_row(from.logit, first);
+    from.score.data = slm_cpu_row(from.score, first);
+    from.ahead -= first;
+    return from;
+}
+
+static slm_cpu_choices choices_from(slm_cpu_choices to, size_t first, size_t k)
+{
+    to.ids += first * k;
+    to.weight += first * k;
+    to.cutoff += first;
+    to.best += first / SLM_CPU_ROWS * (k + 1);
+    return to;
+}
+
+/* The rows [first, end), in blocks. Where scores are made of logits and nobody `keeps`
+ * them, those of the first block are written again and again: they stay in the cache. */
+static void select_range(const slm_handle *handle, const slm_cpu_router *from, range of,
+                         int keeps, const slm_cpu_choices *to)
+{
+    for (size_t first = of.first; first < of.end; first += SLM_CPU_ROWS) {
+        const size_t left = of.end - first;
+        const slm_cpu_choices chosen = choices_from(*to, first, handle->config.top_k);
+        slm_cpu_router block = router_from(*from, first);
+
+        if (from->logit.data && !keeps)
+            block.score.data = slm_cpu_row(from->score, of.first);
+        slm_cpu_select_rows(handle, &block, 0,
+                            left < SLM_CPU_ROWS ? left : SLM_CPU_ROWS, &chosen, NULL);
+    }
+}
+
+static void select_rows(const slm_handle *handle, const slm_cpu_router *from,
+                        size_t rows, int keeps, const slm_cpu_choices *to)
+{
+#pragma omp parallel
+    select_range(
+        handle, from,
+        part_of(rows, SLM_CPU_ROWS, slm_cpu_n_threads(), slm_cpu_this_thread()), keeps,
+        to);
 }
 
 /* Workspace of `select` and `route`: packed inputs, then a row's results. */
@@ -332,17 +370,31 @@ size_t slm_cpu_route_space(const slm_config *config, const slm_call *call)
     return lay_out(&at, NULL, config, call->n_tokens, config->d_model);
 }
 
+/* `cols` elements of four bytes to where they lie `step` apart. */
+static void write_row(void *to, ptrdiff_t step, const void *from, size_t cols)
+{
+    enum { SIZE = 4 };
+
+    if (step == 1) {
+        memcpy(to, from, cols * SIZE);
+        return;
+    }
+    for (size_t q = 0; q < cols; q++)
+        memcpy((char *)to + (ptrdiff_t)q * step * SIZE, (const char *)from + q * SIZE,
+               SIZE);
+}
+
 void slm_cpu_write_choice(const slm_config *config, size_t rows,
                           const slm_cpu_choices *from, const slm_tensor *ids,
                           const slm_tensor *weight, const slm_tensor *cutoff)
 {
     const size_t k = config->top_k;
 
-    for (size_t t = 0; t < rows; t++)
-        for (size_t q = 0; q < k; q++) {
-            *slm_cpu_i32(ids, t, q) = from->ids[t * k + q];
-            *slm_cpu_f32(weight, t, q) = from->weight[t * k + q];
-        }
+    for (size_t t = 0; t < rows; t++) {
+        write_row(slm_cpu_i32(ids, t, 0), ids->stride[1], from->ids + t * k, k);
+        write_row(slm_cpu_f32(weight, t, 0), weight->stride[1], from->weight + t * k,
+                  k);
+    }
     if (k == config->n_experts || cutoff->rank == 0) return;
     for (size_t t = 0; t < rows; t++) *slm_cpu_f32(cutoff, t, 0) = from->cutoff[t];
 }
@@ -353,7 +405,7 @@ slm_status slm_cpu_select(slm_handle *handle, const slm_select_args *args,
     const slm_config *config = &handle->config;
     const size_t rows = args->call.n_tokens;
     const slm_status status = slm_check_finite(SLM_OP_select, config, args, error);
-    slm_cpu_router from = {{NULL, 0}, {NULL, 0}, NULL};
+    slm_cpu_router from = {.ahead = rows};
     space at;
 
     if (status || rows == 0) return status;
@@ -366,7 +418,7 @@ slm_status slm_cpu_select(slm_handle *handle, const slm_select_args *args,
     } else {
         from.score = slm_cpu_read(&args->score, at.score);
     }
-    select_rows(handle, &from, rows, &at.chosen);
+    select_rows(handle, &from, rows, 0, &at.chosen);
     slm_cpu_write_choice(config, rows, &at.chosen, &args->ids, &args->weight,
                          &args->cutoff);
     return SLM_OK;
@@ -384,7 +436,7 @@ slm_status slm_cpu_route(slm_handle *handle, const slm_route_args *args,
     lay_out(&at, args->call.workspace, config, rows, d);
     slm_cpu_pack(at.bias, &args->bias);
 
-    slm_cpu_router from = {{at.logit, n}, {at.score, n}, at.bias};
+    slm_cpu_router from = {{at.logit, n}, {at.score, n}, at.bias, rows};
     const int logit_in_place =
         args->logit.rank && slm_cpu_is_matrix(&args->logit, &from.logit);
     const int score_in_place =
@@ -398,7 +450,7 @@ slm_status slm_cpu_route(slm_handle *handle, const slm_route_args *args,
                                     0};
 
     slm_cpu_products(handle, &product, 1);
-    select_rows(handle, &from, rows, &at.chosen);
+    select_rows(handle, &from, rows, args->score.rank > 0, &at.chosen);
     slm_cpu_write_choice(config, rows, &at.chosen, &args->ids, &args->weight,
                          &args->cutoff);
     if (!logit_in_place) slm_cpu_write(&args->logit, from.logit);

@@ -24,6 +24,7 @@ typedef enum slm_cpu_found {
 /* Rows to choose from, and the best `keep` of each. */
 typedef struct slm_cpu_chooser {
     const float *score[SLM_CPU_LANES]; /* [n] each                                    */
+    const float *ahead[SLM_CPU_LANES]; /* [n] each: a row that is read later, or NULL */
     const float *bias;                 /* [n]                                         */
     size_t rows;                       /* at most the table's lanes                   */
     size_t n;

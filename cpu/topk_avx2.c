@@ -8,7 +8,10 @@
 #define LANES 8
 #define VEC_MAX(a, b) ((vec)_mm256_max_ps((__m256)(a), (__m256)(b)))
 #define VEC_MIN(a, b) ((vec)_mm256_min_ps((__m256)(a), (__m256)(b)))
-#define MASK_BITS(m) ((uint32_t)_mm256_movemask_ps((__m256)(m)))
+#define BITS(op, a, b)                                                                 \
+    ((uint32_t)_mm256_movemask_ps(                                                     \
+        _mm256_cmp_ps((__m256)(a), (__m256)(b), _CMP_##op##_OQ)))
+#define COUNT_GT(to, a, b) ((to) - ((a) > (b)))
 
 #include "topk_tile.h"
 

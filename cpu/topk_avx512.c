@@ -8,7 +8,12 @@
 #define LANES 16
 #define VEC_MAX(a, b) ((vec)_mm512_max_ps((__m512)(a), (__m512)(b)))
 #define VEC_MIN(a, b) ((vec)_mm512_min_ps((__m512)(a), (__m512)(b)))
-#define MASK_BITS(m) ((uint32_t)_mm512_movepi32_mask((__m512i)(m)))
+#define BITS(op, a, b)                                                                 \
+    ((uint32_t)_mm512_cmp_ps_mask((__m512)(a), (__m512)(b), _CMP_##op##_OQ))
+#define COUNT_GT(to, a, b)                                                             \
+    ((ints)_mm512_mask_add_epi32((__m512i)(to),                                        \
+                                 _mm512_cmpgt_epi32_mask((__m512i)(a), (__m512i)(b)),  \
+                                 (__m512i)(to), _mm512_set1_epi32(1)))
 
 #include "topk_tile.h"
 

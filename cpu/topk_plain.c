@@ -7,7 +7,11 @@
 #define PICK(which, yes, no) ((vec)(((mask)(yes) & (which)) | ((mask)(no) & ~(which))))
 #define VEC_MAX(a, b) PICK((a) > (b), a, b)
 #define VEC_MIN(a, b) PICK((a) < (b), a, b)
-#define MASK_BITS(m) bits_of_mask(m)
+#define IS_GE(a, b) ((a) >= (b))
+#define IS_GT(a, b) ((a) > (b))
+#define IS_LT(a, b) ((a) < (b))
+#define BITS(op, a, b) bits_of_mask(IS_##op(a, b))
+#define COUNT_GT(to, a, b) ((to) - ((a) > (b)))
 
 static inline uint32_t bits_of_mask(int32_t __attribute__((vector_size(16))) m)
 {

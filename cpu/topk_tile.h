@@ -4,7 +4,8 @@
  * Included once by each topk_LEVEL.c, which defines before
  *   LANES              of a vector: 4, 8 or 16
  *   VEC_MAX, VEC_MIN   of two vectors
- *   MASK_BITS(mask)    bit i is set where lane i of a comparison is true
+ *   BITS(op, a, b)     bit i is set where lane i of a is GE, GT or LT that of b
+ *   COUNT_GT(to, a, b) ints `to`, one more in lanes where a is greater than b
  *
  * Method   the best of a row: its columns fall into 32 or 64 classes whose maxima are
  *          kept in lanes. The keep-th greatest maximum, found by a sorting network with
@@ -44,38 +45,51 @@ static inline mask negated(mask m)
 
 /* ---- a bound on the keys that are kept ---- */
 
+static int is_wrong(const float *score, size_t n)
+{
+    int wrong = 0;
+
+    for (size_t j = 0; j < n; j++) wrong |= !(score[j] - score[j] == 0.0f);
+    return wrong;
+}
+
 /* Maxima of the classes of a row's keys; column j is of class j mod classes. Returns 0,
- * or not 0 when a score is NaN or infinite. `classes` is a constant. */
+ * or not 0 when a score is NaN or infinite: then the sum of the keys is neither, and
+ * nearly always only then. `classes` is a constant. */
 static inline __attribute__((always_inline)) int
 maxima(const float *score, const float *bias, size_t n, size_t classes, float *most)
 {
-    vec best[MANY_CLASSES / LANES];
-    mask wrong = {0};
-    int32_t odd = 0, lane[LANES];
+    vec best[MANY_CLASSES / LANES], sum[MANY_CLASSES / LANES];
+    float total = 0.0f;
     size_t j = 0;
 
 #pragma GCC unroll 16
-    for (size_t v = 0; v < classes / LANES; v++) best[v] = all(-INFINITY);
+    for (size_t v = 0; v < classes / LANES; v++) {
+        best[v] = all(-INFINITY);
+        sum[v] = all(0.0f);
+    }
     for (; j + classes <= n; j += classes) {
 #pragma GCC unroll 16
         for (size_t v = 0; v < classes / LANES; v++) {
-            const vec s = load(score + j + v * LANES);
+            const vec key = load(score + j + v * LANES) + load(bias + j + v * LANES);
 
-            best[v] = VEC_MAX(best[v], s + load(bias + j + v * LANES));
-            wrong |= bits_of(s - s);
+            best[v] = VEC_MAX(best[v], key);
+            sum[v] += key;
         }
     }
 #pragma GCC unroll 16
-    for (size_t v = 0; v < classes / LANES; v++) store(most + v * LANES, best[v]);
+    for (size_t v = 0; v < classes / LANES; v++) {
+        store(most + v * LANES, best[v]);
+        if (v > 0) sum[0] += sum[v];
+    }
     for (size_t c = 0; j < n; j++, c++) {
         const float key = score[j] + bias[j];
 
         if (key > most[c]) most[c] = key;
-        odd |= !(score[j] - score[j] == 0.0f);
+        total += key;
     }
-    memcpy(lane, &wrong, sizeof lane);
-    for (size_t i = 0; i < LANES; i++) odd |= lane[i];
-    return odd;
+    for (size_t i = 0; i < LANES; i++) total += sum[0][i];
+    return total - total == 0.0f ? 0 : is_wrong(score, n);
 }
 
 static inline void exchange(vec *v, size_t i, size_t j)
@@ -157,8 +171,12 @@ static inline size_t listed(uint64_t bits, size_t first, uint32_t *at, size_t co
 
 #pragma GCC unroll 4
     for (size_t i = 0; i < SLM_CPU_BEYOND; i++) {
-        at[count + i] =
+        uint32_t place =
             (uint32_t)(first + (size_t)__builtin_ctzll(bits | (uint64_t)1 << 63));
+
+        /* GCC would build a vector of these words, which takes longer */
+        __asm__("" : "+r"(place));
+        at[count + i] = place;
         bits &= bits - 1;
     }
     for (size_t i = SLM_CPU_BEYOND; bits; i++, bits &= bits - 1)
@@ -166,95 +184,145 @@ static inline size_t listed(uint64_t bits, size_t first, uint32_t *at, size_t co
     return count + more;
 }
 
-/* Columns whose key reaches the bound, ascending; stops once there are more than
- * LISTED, so `at` has LISTED + WORD + SLM_CPU_BEYOND elements. */
-static size_t reaching(const float *score, const float *bias, size_t n, float bound,
-                       uint32_t *at)
+/* Bits of up to WORD columns whose key reaches the bound. */
+static inline __attribute__((always_inline)) uint64_t
+word_reaching(const float *score, const float *bias, size_t cols, float bound)
 {
-    size_t count = 0;
+    uint64_t bits = 0;
+    size_t i = 0;
 
-    for (size_t first = 0; first < n && count <= LISTED; first += WORD) {
-        const size_t end = n - first < WORD ? n - first : WORD;
-        uint64_t bits = 0;
-        size_t i = 0;
+#pragma GCC unroll 16
+    for (; i + LANES <= cols; i += LANES) {
+        const vec key = load(score + i) + load(bias + i);
 
-        for (; i + LANES <= end; i += LANES) {
-            const vec key = load(score + first + i) + load(bias + first + i);
-
-            bits |= (uint64_t)MASK_BITS(key >= all(bound)) << i;
-        }
-        for (; i < end; i++)
-            bits |= (uint64_t)(score[first + i] + bias[first + i] >= bound) << i;
-        count = listed(bits, first, at, count);
+        bits |= (uint64_t)BITS(GE, key, all(bound)) << i;
     }
+    for (; i < cols; i++) bits |= (uint64_t)(score[i] + bias[i] >= bound) << i;
+    return bits;
+}
+
+/* Ask for WORD columns that are read later. */
+static inline void ask(const float *row)
+{
+    enum { LINE = 16 };
+
+#pragma GCC unroll 4
+    for (size_t i = 0; i < WORD; i += LINE) __builtin_prefetch(row + i, 0, 2);
+}
+
+/* Columns whose key reaches the bound, ascending; stops once there are more than
+ * LISTED, so `at` has LISTED + WORD + SLM_CPU_BEYOND elements. Asks for a row `ahead` on
+ * the way: memory is idle here. */
+static size_t reaching(const float *score, const float *bias, size_t n, float bound,
+                       const float *ahead, uint32_t *at)
+{
+    size_t count = 0, first = 0;
+
+    for (; first + WORD <= n && count <= LISTED; first += WORD) {
+        ask(ahead + first);
+        count = listed(word_reaching(score + first, bias + first, WORD, bound), first,
+                       at, count);
+    }
+    if (first < n && count <= LISTED)
+        count = listed(word_reaching(score + first, bias + first, n - first, bound),
+                       first, at, count);
     return count;
+}
+
+/* Bits of up to WORD columns with RN32(alpha - score) <= most. */
+static inline __attribute__((always_inline)) uint64_t
+word_below(float alpha, const float *score, const float *most, size_t cols)
+{
+    uint64_t bits = 0;
+    size_t i = 0;
+
+#pragma GCC unroll 16
+    for (; i + LANES <= cols; i += LANES) {
+        const vec r = all(alpha) - load(score + i);
+
+        bits |= (uint64_t)BITS(GE, load(most + i), r) << i;
+    }
+    for (; i < cols; i++) bits |= (uint64_t)(alpha - score[i] <= most[i]) << i;
+    return bits;
 }
 
 static size_t below(float alpha, const float *score, const float *most, size_t n,
                     uint32_t *at)
 {
-    size_t count = 0;
+    size_t count = 0, first = 0;
 
-    for (size_t first = 0; first < n; first += WORD) {
-        const size_t end = n - first < WORD ? n - first : WORD;
-        uint64_t bits = 0;
-        size_t i = 0;
-
-        for (; i + LANES <= end; i += LANES) {
-            const vec r = all(alpha) - load(score + first + i);
-
-            bits |= (uint64_t)MASK_BITS(r <= load(most + first + i)) << i;
-        }
-        for (; i < end; i++)
-            bits |= (uint64_t)(alpha - score[first + i] <= most[first + i]) << i;
-        count = listed(bits, first, at, count);
-    }
+    for (; first + WORD <= n; first += WORD)
+        count = listed(word_below(alpha, score + first, most + first, WORD), first, at,
+                       count);
+    if (first < n)
+        count = listed(word_below(alpha, score + first, most + first, n - first), first,
+                       at, count);
     return count;
 }
 
 /* ---- the best of a row ---- */
 
-/* place[rank] of each of `count` keys, a multiple of LANES: how many are better. */
-static void rank_all(const float *key, size_t count, uint32_t *place)
+/* Signed integers in the order of the keys; its own inverse. */
+static inline mask in_order(mask bits)
 {
-    int32_t at[LANES];
-    mask lane;
+    return bits ^ ((bits >> 31) & 0x7fffffff);
+}
 
-    for (size_t i = 0; i < LANES; i++) at[i] = (int32_t)i;
-    memcpy(&lane, at, sizeof lane);
+/* ranked[how many keys are better] = id, of `count` keys, a multiple of LANES, which are
+ * in order of ids. */
+static void rank_all(const float *key, const uint32_t *id, size_t count,
+                     uint32_t *ranked)
+{
+    int32_t word[LISTED], at[LANES], steps[2 * LANES];
+
+    memset(steps, 0, sizeof at);
+    memset(steps + LANES, -1, sizeof at);
+    for (size_t i = 0; i < count; i += LANES) {
+        const mask ordered = in_order(bits_of(load(key + i)));
+
+        memcpy(word + i, &ordered, sizeof ordered);
+    }
     for (size_t first = 0; first < count; first += LANES) {
-        const vec here = load(key + first);
-        mask better = {0};
+        mask here, better = {0};
         size_t j = 0;
 
-        for (; j < first; j++) better -= all(key[j]) >= here;
+        memcpy(&here, word + first, sizeof here);
+        /* an equal key is better where it stands earlier */
+        for (; j < first; j++) better = COUNT_GT(better, all_of(word[j]), here - 1);
         for (; j < first + LANES; j++) {
-            const vec other = all(key[j]);
+            mask later;
 
-            better -= (other > here) |
-                      ((other == here) & (lane > all_of((int32_t)(j - first))));
+            memcpy(&later, steps + LANES - 1 - (j - first), sizeof later);
+            better = COUNT_GT(better, all_of(word[j]), here + later);
         }
-        for (; j < count; j++) better -= all(key[j]) > here;
+        for (; j < count; j++) better = COUNT_GT(better, all_of(word[j]), here);
         memcpy(at, &better, sizeof better);
-        for (size_t i = 0; i < LANES; i++) place[at[i]] = (uint32_t)(first + i);
+        for (size_t i = 0; i < LANES; i++) ranked[at[i]] = id[first + i];
     }
+}
+
+static inline float key_of(const slm_cpu_chooser *at, size_t row, uint32_t id)
+{
+    return at->score[row][id] + at->bias[id] + 0.0f;
 }
 
 static void choose_row(slm_cpu_chooser *at, size_t row, float bound)
 {
-    uint32_t id[LISTED + WORD + SLM_CPU_BEYOND], place[LISTED];
-    float key[LISTED];
+    uint32_t id[LISTED + WORD + SLM_CPU_BEYOND], ranked[LISTED];
+    float key[LISTED + LANES];
     const float *score = at->score[row];
-    const size_t found = reaching(score, at->bias, at->n, bound, id);
+    const float *ahead = at->ahead[row] ? at->ahead[row] : score;
+    const size_t found = reaching(score, at->bias, at->n, bound, ahead, id);
     const size_t count = (found + LANES - 1) / LANES * LANES;
 
     at->found[row] = SLM_FOUND_NOT;
     if (found < at->keep || count > LISTED) return;
-    for (size_t i = 0; i < found; i++) key[i] = score[id[i]] + at->bias[id[i]] + 0.0f;
-    for (size_t i = found; i < count; i++) key[i] = -INFINITY;
-    rank_all(key, count, place);
-    for (size_t q = 0; q < at->keep; q++) at->ids[row][q] = (int32_t)id[place[q]];
-    at->last[row] = key[place[at->keep - 1]];
+    for (size_t i = 0; i < found; i++) key[i] = key_of(at, row, id[i]);
+    store(key + found, all(-INFINITY));
+    memset(id + found, 0, sizeof(vec));
+    rank_all(key, id, count, ranked);
+    memcpy(at->ids[row], ranked, sizeof at->ids[row]);
+    at->last[row] = key_of(at, row, ranked[at->keep - 1]);
     at->found[row] = SLM_FOUND;
 }
 
@@ -279,12 +347,6 @@ static void choose(slm_cpu_chooser *at)
 
 /* ---- columns ---- */
 
-/* Bits whose signed order is that of the numbers; its own inverse. */
-static inline mask in_order(mask bits)
-{
-    return bits ^ ((bits >> 31) & 0x7fffffff);
-}
-
 static void pivots(const slm_cpu_sample *from, size_t first, size_t cols, size_t rank,
                    float *most)
 {
@@ -293,9 +355,14 @@ static void pivots(const slm_cpu_sample *from, size_t first, size_t cols, size_t
     float lane[LANES] = {0.0f};
 
     for (size_t t = 0; t < from->rows; t++) {
-        memcpy(lane, from->score[t] + first, cols * sizeof *lane);
+        const float *score = from->score[t] + first;
 
-        const mask r = in_order(bits_of(all(from->alpha[t]) - load(lane) + 0.0f));
+        if (cols < LANES) {
+            memcpy(lane, score, cols * sizeof *lane);
+            score = lane;
+        }
+
+        const mask r = in_order(bits_of(all(from->alpha[t]) - load(score) + 0.0f));
 
         memcpy(from->strip + t * LANES, &r, sizeof r);
     }
@@ -307,7 +374,7 @@ static void pivots(const slm_cpu_sample *from, size_t first, size_t cols, size_t
             mask r;
 
             memcpy(&r, from->strip + t * LANES, sizeof r);
-            above -= r > middle;
+            above = COUNT_GT(above, r, middle);
         }
         enough = above <= wanted;
         high = (high & negated(enough)) | (middle & enough);
@@ -343,7 +410,7 @@ static uint64_t bins(const slm_cpu_scale *scale, float alpha, const float *score
 
         memcpy(bin + i / SLM_CPU_STRIP * step + i % SLM_CPU_STRIP, &narrow,
                sizeof narrow);
-        open |= (uint64_t)MASK_BITS((rest < all(near)) | (rest > all(far))) << i;
+        open |= (uint64_t)(BITS(LT, rest, all(near)) | BITS(GT, rest, all(far))) << i;
     }
     for (; i < n; i++) {
         const float r = alpha - score[i];

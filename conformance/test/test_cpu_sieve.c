@@ -198,37 +198,71 @@ static void choice_is_that_of_a_sort_at_every_level(void **state)
     unsetenv("SLM_CPU_LEVEL");
 }
 
+/* Rows of `tokens`, of which the second is poisoned, and no other. */
+static void assert_poisoned(const slm_config *config, size_t tokens)
+{
+    const size_t n = config->n_experts, k = config->top_k;
+    const cpu_given list[] = {
+        {"score", score_given}, {"bias", bias_given}, {NULL, NULL}};
+    cpu_outcome out = cpu_run_plain(SLM_OP_select, config, tokens, list);
+
+    assert_int_equal(out.status, SLM_OK);
+    for (size_t t = 0; t < tokens; t++) {
+        sort_row(t, n);
+        for (size_t q = 0; q < k; q++) {
+            const float weight = ((float *)cpu_output(&out, "weight"))[t * k + q];
+            const size_t id = (size_t)((int32_t *)cpu_output(&out, "ids"))[t * k + q];
+
+            assert_int_equal(isnan(weight), t == 1);
+            assert_int_equal(id, t == 1 ? q : row_of_keys[q].id);
+        }
+    }
+    cpu_release(&out);
+}
+
 /* A NaN anywhere in a row, also behind the last whole vector, poisons that row only. */
 static void a_nan_poisons_its_row_at_every_place(void **state)
 {
     enum { T = 3, N = 37, K = 4 };
     slm_config config = cpu_tiny();
-    const cpu_given list[] = {
-        {"score", score_given}, {"bias", bias_given}, {NULL, NULL}};
 
     (void)state;
     config.n_experts = N;
     config.top_k = K;
-    for (size_t j = 0; j < N; j++) {
-        cpu_outcome out;
-
-        fill(RANDOM, 0, T, N);
-        score_given[N + j] = NAN;
-        out = cpu_run_plain(SLM_OP_select, &config, T, list);
-        assert_int_equal(out.status, SLM_OK);
-        for (size_t t = 0; t < T; t++) {
-            sort_row(t, N);
-            for (size_t q = 0; q < K; q++) {
-                const float weight = ((float *)cpu_output(&out, "weight"))[t * K + q];
-                const size_t id =
-                    (size_t)((int32_t *)cpu_output(&out, "ids"))[t * K + q];
-
-                assert_int_equal(isnan(weight), t == 1);
-                assert_int_equal(id, t == 1 ? q : row_of_keys[q].id);
-            }
+    for (size_t l = 0; l < sizeof levels / sizeof *levels; l++)
+        for (size_t j = 0; j < N && cpu_force(levels[l]); j++) {
+            fill(RANDOM, 0, T, N);
+            score_given[N + j] = NAN;
+            assert_poisoned(&config, T);
         }
-        cpu_release(&out);
-    }
+    unsetenv("SLM_CPU_LEVEL");
+}
+
+/* Where scores are made of logits, of which a thread keeps a block: fewer blocks than
+ * threads, and many; and a choice so large that it is made by a heap. */
+static void threads_keep_out_of_the_rows_of_others(void **state)
+{
+    static const size_t tokens[] = {19, 40, MOST_T};
+    static const size_t kept[] = {3, 40};
+    const cpu_given list[] = {
+        {"logit", score_given}, {"bias", bias_given}, {NULL, NULL}};
+    slm_config config = cpu_tiny();
+
+    (void)state;
+    config.n_experts = MOST_N;
+    fill(RANDOM, 0, MOST_T, MOST_N);
+    for (size_t i = 0; i < sizeof tokens / sizeof *tokens; i++)
+        for (size_t q = 0; q < sizeof kept / sizeof *kept; q++) {
+            cpu_outcome alone, among;
+
+            config.top_k = kept[q];
+            alone = cpu_run(SLM_OP_select, &config, tokens[i], list, CPU_PACKED, 1, 0);
+            among = cpu_run(SLM_OP_select, &config, tokens[i], list, CPU_PACKED, 4, 0);
+            assert_int_equal(alone.status, SLM_OK);
+            cpu_same_bits(&alone, &among);
+            cpu_release(&alone);
+            cpu_release(&among);
+        }
 }
 
 /* ---- exact balancing ---- */
@@ -398,6 +432,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(choice_is_that_of_a_sort_at_every_level),
         cmocka_unit_test(a_nan_poisons_its_row_at_every_place),
+        cmocka_unit_test(threads_keep_out_of_the_rows_of_others),
         cmocka_unit_test(balancing_is_that_of_a_sort_whatever_the_scores),
         cmocka_unit_test(a_score_that_is_no_number_is_found_in_any_row),
         cmocka_unit_test(counts_are_those_of_a_scan),
