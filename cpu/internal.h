@@ -64,18 +64,26 @@ typedef enum slm_cpu_isa {
 /* dispatch.c: the best of this CPU, for kernels of single elements. */
 slm_cpu_isa slm_cpu_best_isa(void);
 
+/* Tiles [rows, 32], packed, and how they are activated. */
+typedef struct slm_cpu_gates {
+    size_t rows;
+    const float *gate;
+    const float *up;
+    double beta_gate;
+    double beta_up;
+    const char *ahead; /* what is read later is asked for on the way, evenly: ... */
+    size_t bytes;      /* ... so many                                             */
+} slm_cpu_gates;
+
 /* Kernels of elements and of rows for one instruction set. In and out may be the same
  * memory. */
 typedef struct slm_cpu_kernels {
     void (*sigmoid)(size_t count, const float *in, float *out);
     void (*situ)(size_t count, const float *gate, const float *up, float *out,
                  double beta_gate, double beta_up);
-    /* Of tiles [rows, 32], packed, to rows that begin `ld` apart. */
-    void (*situ_rows)(size_t rows, const float *gate, const float *up, float *out,
-                      size_t ld, double beta_gate, double beta_up);
-    void (*situ_rows_half)(size_t rows, const float *gate, const float *up,
-                           uint16_t *out, size_t ld, double beta_gate,
-                           double beta_up); /* rounded to bf16 */
+    /* The activation of a tile, to rows that begin `ld` apart; rounded to bf16. */
+    void (*situ_rows)(const slm_cpu_gates *of, float *out, size_t ld);
+    void (*situ_rows_half)(const slm_cpu_gates *of, uint16_t *out, size_t ld);
     /* u = sum over the k slots of weight[q] o[place[q]], in slot order; o [T k, l].  L2 */
     void (*combine)(size_t k, size_t l, const float *weight, const int64_t *place,
                     const float *o, float *u);

@@ -87,19 +87,21 @@ void slm_cpu_stored_product(const slm_handle *handle, const slm_cpu_panels *w,
 
 /* ---- gate, up and the activation ---- */
 
-/* Gate and up sums of one panel each, [rows, 32] both. */
+/* Gate and up sums of one panel each, [rows, 32] both. The panel of up may have been
+ * asked for. */
 static void gate_and_up(const slm_handle *handle, slm_cpu_strip strip, int paired,
-                        float *gate, float *up)
+                        int up_is_asked, float *gate, float *up)
 {
     const slm_cpu_level *level = level_of(handle);
     const size_t bytes = slm_cpu_strip_bytes(strip.inner, strip.half);
+    const size_t follows = strip.follows;
 
     strip.ldy = SLM_CPU_WIDTH;
     if (paired) {
         strip.y = gate;
-        strip.follows += bytes;
+        strip.follows = up_is_asked ? 0 : bytes + follows;
         level->multiply(&strip);
-        strip.follows -= bytes;
+        strip.follows = follows;
         strip.asked = 1;
         strip.panels = (const char *)strip.panels + bytes;
     }
@@ -107,50 +109,63 @@ static void gate_and_up(const slm_handle *handle, slm_cpu_strip strip, int paire
     level->multiply(&strip);
 }
 
-/* Columns of h, as they are stored, from tiles [rows, 32] of gate and up; gate's may be
+/* Columns of h, as they are stored, from tiles of gate and up; gate's, at `sums`, may be
  * overwritten. */
-static void activate_tile(const slm_handle *handle, size_t rows, size_t cols,
-                          float *gate, const float *up, slm_cpu_acts h)
+static void activate_tile(const slm_handle *handle, size_t cols,
+                          const slm_cpu_gates *of, float *sums, slm_cpu_acts h)
 {
     const slm_config *config = &handle->config;
     const int whole = config->expert == SLM_EXPERT_SITU && cols == SLM_CPU_WIDTH;
-    const slm_cpu_matrix from = {gate, SLM_CPU_WIDTH};
+    const slm_cpu_matrix from = {sums, SLM_CPU_WIDTH};
 
     if (whole && h.bf16) {
-        handle->kernels->situ_rows_half(rows, gate, up, h.bf16, h.ld, config->beta_gate,
-                                        config->beta_up);
+        handle->kernels->situ_rows_half(of, h.bf16, h.ld);
         return;
     }
     if (whole && config->dtype == SLM_F32) {
-        handle->kernels->situ_rows(rows, gate, up, h.f32, h.ld, config->beta_gate,
-                                   config->beta_up);
+        handle->kernels->situ_rows(of, h.f32, h.ld);
         return;
     }
-    slm_cpu_activate(handle, rows * SLM_CPU_WIDTH, gate, up, gate);
-    slm_cpu_store_rows(handle, rows, cols, from, h);
-    for (size_t i = 0; h.f32 && i < rows; i++)
-        slm_cpu_copy_row(h.f32 + i * h.ld, slm_cpu_row(from, i), cols, sizeof *gate);
+    slm_cpu_activate(handle, of->rows * SLM_CPU_WIDTH, of->gate, of->up, sums);
+    slm_cpu_store_rows(handle, of->rows, cols, from, h);
+    for (size_t i = 0; h.f32 && i < of->rows; i++)
+        slm_cpu_copy_row(h.f32 + i * h.ld, slm_cpu_row(from, i), cols, sizeof *sums);
+}
+
+static slm_cpu_gates gates_of(const slm_handle *handle, size_t rows, const float *gate,
+                              const float *up)
+{
+    return (slm_cpu_gates){.rows = rows,
+                           .gate = gate,
+                           .up = up,
+                           .beta_gate = handle->config.beta_gate,
+                           .beta_up = handle->config.beta_up};
 }
 
 /* Columns [of.first, of.end) of h = act(x w^T), at most ACTIVATION_ROWS rows: panel by
- * panel, gate and up side by side. */
+ * panel, gate and up side by side. Tiles of bf16 are so fast that the activation, when
+ * memory is idle, asks for the next panels; in binary32 it takes too little time. */
 static void activated_tile(const slm_handle *handle, const slm_cpu_panels *w,
                            size_t part, range of, size_t rows, slm_cpu_acts x,
                            slm_cpu_acts h)
 {
+    const int asks = w->half && h.bf16 && handle->config.expert == SLM_EXPERT_SITU;
+    const size_t panels = w->paired ? 2 : 1, bytes = panels * slm_cpu_panel_bytes(w);
     float gate[ACTIVATION_ROWS * SLM_CPU_WIDTH] __attribute__((aligned(64)));
     float up[ACTIVATION_ROWS * SLM_CPU_WIDTH] __attribute__((aligned(64)));
 
     for (size_t col = of.first; col < of.end; col += SLM_CPU_WIDTH) {
-        const size_t cols = of.end - col < SLM_CPU_WIDTH ? of.end - col : SLM_CPU_WIDTH;
-        const size_t panel = col / SLM_CPU_WIDTH * (w->paired ? 2 : 1);
-        slm_cpu_strip strip = strip_of(w, part, panel, SLM_CPU_WIDTH, rows, x);
+        const size_t left = of.end - col, next = left > SLM_CPU_WIDTH ? bytes : 0;
+        slm_cpu_strip strip =
+            strip_of(w, part, col / SLM_CPU_WIDTH * panels, SLM_CPU_WIDTH, rows, x);
+        slm_cpu_gates tile = gates_of(handle, rows, gate, up);
 
-        if (of.end - col > SLM_CPU_WIDTH)
-            strip.follows = slm_cpu_panel_bytes(w) * (w->paired ? 2 : 1);
         strip.asked = col > of.first;
-        gate_and_up(handle, strip, w->paired, gate, up);
-        activate_tile(handle, rows, cols, gate, up,
+        strip.follows = asks ? 0 : next;
+        gate_and_up(handle, strip, w->paired, asks && strip.asked, gate, up);
+        tile.ahead = (const char *)strip.panels + bytes;
+        tile.bytes = asks ? next : 0;
+        activate_tile(handle, left < SLM_CPU_WIDTH ? left : SLM_CPU_WIDTH, &tile, gate,
                       slm_cpu_acts_at(h, 0, col - of.first));
     }
 }
@@ -164,6 +179,7 @@ static void activated_few(const slm_handle *handle, const slm_cpu_panels *w,
     float sums[FEW * TOGETHER * 2 * SLM_CPU_WIDTH] __attribute__((aligned(64)));
     float gate[FEW * SLM_CPU_WIDTH] __attribute__((aligned(64)));
     float up[FEW * SLM_CPU_WIDTH] __attribute__((aligned(64)));
+    const slm_cpu_gates tile = gates_of(handle, rows, gate, up);
 
     for (size_t first = of.first; first < of.end; first += TOGETHER * SLM_CPU_WIDTH) {
         const size_t left = slm_cpu_ceil_div(of.end - first, SLM_CPU_WIDTH);
@@ -187,7 +203,7 @@ static void activated_few(const slm_handle *handle, const slm_cpu_panels *w,
                 memcpy(up + i * SLM_CPU_WIDTH, from + apart - SLM_CPU_WIDTH,
                        sizeof(float[SLM_CPU_WIDTH]));
             }
-            activate_tile(handle, rows, cols, gate, up,
+            activate_tile(handle, cols, &tile, gate,
                           slm_cpu_acts_at(h, 0, col - of.first));
         }
     }
