@@ -11,7 +11,7 @@
  *          remains has tiles of just its height. Tiles for one row, too: no other
  *          instruction would give a token the same bits alone as in a batch, and memory
  *          is what it waits for. Up to 16 rows ask for what lies ahead of it; of more
- *          each area of 32 asks for a part of the next panel.
+ *          each area of 32 asks for a part of what is read next.
  * Order    c = y, or 0; then for each 32 of the inner index, ascending, c plus their
  *          sum: a chain of the even ones plus a chain of the odd ones (tiles_model.h).
  *          The last 32 are filled with zeros.
@@ -38,8 +38,9 @@ typedef struct area {
     size_t ldx;
     const char *panel;
     const char *end;  /* of what is to be asked for: beyond lies what others read */
-    const char *next; /* panel, or so far on in it that each area asks for a part ... */
-    size_t share;     /* ... of so many bytes for each step                           */
+    const char *then; /* what is read after the last panel, or NULL               */
+    const char *next; /* what is after this one, so far on that each area asks ... */
+    size_t share;     /* ... for a part of so many bytes for each step             */
     size_t steps;
     size_t rows;
     size_t cols;
@@ -191,8 +192,8 @@ static void rows_of_panels(area on, const slm_cpu_strip *of, size_t first, size_
         const size_t left = of->cols - col;
 
         on.cols = left < SLM_CPU_WIDTH ? left : SLM_CPU_WIDTH;
-        on.next = on.panel + bytes;
-        on.share = on.next < on.end
+        on.next = left > SLM_CPU_WIDTH ? on.panel + bytes : on.then;
+        on.share = first == 0 && on.next
                        ? slm_cpu_ceil_div(TILE_OF_PANEL / 64, rows / on.rows) * 64
                        : 0;
         for (size_t row = first; row < first + rows; row += on.rows) {
@@ -262,6 +263,17 @@ static size_t depth_of(const slm_cpu_strip *of)
     return slm_cpu_ceil_div(steps, cuts) * STEP;
 }
 
+/* What is read after the last panel's steps up to k: more of the first one, or what the
+ * next call begins with. */
+static const char *after(const slm_cpu_strip *of, size_t k)
+{
+    const size_t panels = slm_cpu_ceil_div(of->cols, SLM_CPU_WIDTH);
+    const char *first = of->panels;
+
+    if (k < of->inner) return first + k / STEP * TILE_OF_PANEL;
+    return of->follows ? first + panels * slm_cpu_strip_bytes(of->inner, 1) : NULL;
+}
+
 /* Up to SLM_CPU_ACROSS rows. */
 static void block(slm_tiles *tiles, const slm_cpu_strip *of)
 {
@@ -278,6 +290,7 @@ static void block(slm_tiles *tiles, const slm_cpu_strip *of)
         area on = {.tiles = tiles,
                    .ldx = of->ldx,
                    .panel = (const char *)of->panels + k / STEP * TILE_OF_PANEL,
+                   .then = after(of, k + depth),
                    .steps = slm_cpu_ceil_div(depth, STEP),
                    .ldy = of->ldy,
                    .add = of->add || k > 0};

@@ -6,6 +6,7 @@
 
 enum {
     ACTIVATION_ROWS = 192, /* of a tile of gate and up                     */
+    MOST_ASKED = 2048,     /* bytes, while a row of it is activated        */
     FEW = 16,              /* rows whose gate and up are read at once, ... */
     TOGETHER = 2           /* ... so many panels of each                   */
 };
@@ -143,14 +144,15 @@ static slm_cpu_gates gates_of(const slm_handle *handle, size_t rows, const float
 }
 
 /* Columns [of.first, of.end) of h = act(x w^T), at most ACTIVATION_ROWS rows: panel by
- * panel, gate and up side by side. Tiles of bf16 are so fast that the activation, when
- * memory is idle, asks for the next panels; in binary32 it takes too little time. */
+ * panel, gate and up side by side. What is read next is asked for by the tiles, or, of
+ * bf16, whose tiles of a short inner index are over too soon, by the activation. */
 static void activated_tile(const slm_handle *handle, const slm_cpu_panels *w,
                            size_t part, range of, size_t rows, slm_cpu_acts x,
                            slm_cpu_acts h)
 {
-    const int asks = w->half && h.bf16 && handle->config.expert == SLM_EXPERT_SITU;
     const size_t panels = w->paired ? 2 : 1, bytes = panels * slm_cpu_panel_bytes(w);
+    const int asks = w->half && h.bf16 && handle->config.expert == SLM_EXPERT_SITU &&
+                     bytes <= rows * MOST_ASKED;
     float gate[ACTIVATION_ROWS * SLM_CPU_WIDTH] __attribute__((aligned(64)));
     float up[ACTIVATION_ROWS * SLM_CPU_WIDTH] __attribute__((aligned(64)));
 
