@@ -54,8 +54,9 @@ static int is_wrong(const float *score, size_t n)
 }
 
 /* Maxima of the classes of a row's keys; column j is of class j mod classes. Returns 0,
- * or not 0 when a score is NaN or infinite: then the sum of the keys is neither, and
- * nearly always only then. `classes` is a constant. */
+ * or not 0 when a score is NaN or infinite: the sum of the keys is finite only where all
+ * scores are, and where it is not the scores say whether it overflowed. `classes` is a
+ * constant. */
 static inline __attribute__((always_inline)) int
 maxima(const float *score, const float *bias, size_t n, size_t classes, float *most)
 {
@@ -321,7 +322,8 @@ static void choose_row(slm_cpu_chooser *at, size_t row, float bound)
     store(key + found, all(-INFINITY));
     memset(id + found, 0, sizeof(vec));
     rank_all(key, id, count, ranked);
-    memcpy(at->ids[row], ranked, sizeof at->ids[row]);
+    memcpy(at->ids[row], ranked,
+           sizeof at->ids[row]); /* a known size; more than keep */
     at->last[row] = key_of(at, row, ranked[at->keep - 1]);
     at->found[row] = SLM_FOUND;
 }

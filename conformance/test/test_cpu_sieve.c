@@ -153,7 +153,10 @@ static void sort_row(size_t t, size_t n)
 
 /* ---- choice ---- */
 
-static void assert_choice(const slm_config *config, size_t tokens)
+enum { NO_ROW = -1 };
+
+/* Each row's choice is that of a sort, but for the poisoned one. */
+static void assert_choice(const slm_config *config, size_t tokens, int poisoned)
 {
     const size_t n = config->n_experts, k = config->top_k;
     const cpu_given list[] = {
@@ -162,12 +165,21 @@ static void assert_choice(const slm_config *config, size_t tokens)
 
     assert_int_equal(out.status, SLM_OK);
     for (size_t t = 0; t < tokens; t++) {
+        const int is_poisoned = (int)t == poisoned;
+
         sort_row(t, n);
-        for (size_t q = 0; q < k; q++)
-            assert_int_equal(((int32_t *)cpu_output(&out, "ids"))[t * k + q],
-                             row_of_keys[q].id);
-        if (k < n)
-            assert_true(((float *)cpu_output(&out, "cutoff"))[t] == row_of_keys[k].key);
+        for (size_t q = 0; q < k; q++) {
+            const float weight = ((float *)cpu_output(&out, "weight"))[t * k + q];
+            const size_t id = (size_t)((int32_t *)cpu_output(&out, "ids"))[t * k + q];
+
+            assert_int_equal(isnan(weight) != 0, is_poisoned);
+            assert_int_equal(id, is_poisoned ? q : row_of_keys[q].id);
+        }
+        if (k < n) {
+            const float cutoff = ((float *)cpu_output(&out, "cutoff"))[t];
+
+            assert_true(is_poisoned ? isnan(cutoff) : cutoff == row_of_keys[k].key);
+        }
     }
     cpu_release(&out);
 }
@@ -191,33 +203,11 @@ static void choice_is_that_of_a_sort_at_every_level(void **state)
                     config.n_experts = size[i];
                     config.top_k = kept[q];
                     fill((scores)kind, (int)kind % BIASES, T, size[i]);
-                    assert_choice(&config, T);
+                    assert_choice(&config, T, NO_ROW);
                 }
     }
     assert_true(ran >= 1); /* plain runs everywhere */
     unsetenv("SLM_CPU_LEVEL");
-}
-
-/* Rows of `tokens`, of which the second is poisoned, and no other. */
-static void assert_poisoned(const slm_config *config, size_t tokens)
-{
-    const size_t n = config->n_experts, k = config->top_k;
-    const cpu_given list[] = {
-        {"score", score_given}, {"bias", bias_given}, {NULL, NULL}};
-    cpu_outcome out = cpu_run_plain(SLM_OP_select, config, tokens, list);
-
-    assert_int_equal(out.status, SLM_OK);
-    for (size_t t = 0; t < tokens; t++) {
-        sort_row(t, n);
-        for (size_t q = 0; q < k; q++) {
-            const float weight = ((float *)cpu_output(&out, "weight"))[t * k + q];
-            const size_t id = (size_t)((int32_t *)cpu_output(&out, "ids"))[t * k + q];
-
-            assert_int_equal(isnan(weight), t == 1);
-            assert_int_equal(id, t == 1 ? q : row_of_keys[q].id);
-        }
-    }
-    cpu_release(&out);
 }
 
 /* A NaN anywhere in a row, also behind the last whole vector, poisons that row only. */
@@ -233,7 +223,7 @@ static void a_nan_poisons_its_row_at_every_place(void **state)
         for (size_t j = 0; j < N && cpu_force(levels[l]); j++) {
             fill(RANDOM, 0, T, N);
             score_given[N + j] = NAN;
-            assert_poisoned(&config, T);
+            assert_choice(&config, T, 1);
         }
     unsetenv("SLM_CPU_LEVEL");
 }
