@@ -205,12 +205,23 @@ double bench_bytes(const bench_cost *cost)
     return cost->weights + cost->inputs + cost->outputs;
 }
 
-double bench_bandwidth(const bench_roof *roof, double working_set)
+/* The measured size that holds a working set. */
+static size_t level_of(const bench_roof *roof, double working_set)
 {
     size_t i = 0;
 
     while (i + 1 < roof->n_sizes && roof->size[i + 1] <= working_set) i++;
-    return roof->n_sizes ? roof->bandwidth[i] : 0;
+    return i;
+}
+
+double bench_bandwidth(const bench_roof *roof, double working_set)
+{
+    return roof->n_sizes ? roof->bandwidth[level_of(roof, working_set)] : 0;
+}
+
+double bench_usual_bandwidth(const bench_roof *roof, double working_set)
+{
+    return roof->n_sizes ? roof->usual[level_of(roof, working_set)] : 0;
 }
 
 double bench_peak(const bench_roof *roof, slm_dtype dtype)
@@ -219,10 +230,8 @@ double bench_peak(const bench_roof *roof, slm_dtype dtype)
     return at_least(roof->fma, at_least(roof->dot, roof->amx));
 }
 
-static double moving(const bench_roof *roof, const bench_cost *cost)
+static double moving(double bandwidth, const bench_cost *cost)
 {
-    const double bandwidth = bench_bandwidth(roof, cost->working_set);
-
     return bandwidth > 0 ? bench_bytes(cost) / bandwidth : 0;
 }
 
@@ -237,10 +246,21 @@ double bench_roof_seconds(const bench_roof *roof, const bench_cost *cost,
                           slm_dtype dtype)
 {
     if (roof->emulated) return 0;
-    return at_least(moving(roof, cost), computing(roof, cost, dtype));
+    return at_least(moving(bench_bandwidth(roof, cost->working_set), cost),
+                    computing(roof, cost, dtype));
+}
+
+double bench_usual_seconds(const bench_roof *roof, const bench_cost *cost,
+                           slm_dtype dtype)
+{
+    const double bandwidth = bench_usual_bandwidth(roof, cost->working_set);
+
+    if (roof->emulated || bandwidth == 0) return 0;
+    return at_least(moving(bandwidth, cost), computing(roof, cost, dtype));
 }
 
 int bench_is_moving(const bench_roof *roof, const bench_cost *cost, slm_dtype dtype)
 {
-    return moving(roof, cost) > computing(roof, cost, dtype);
+    return moving(bench_bandwidth(roof, cost->working_set), cost) >
+           computing(roof, cost, dtype);
 }

@@ -54,12 +54,16 @@ typedef struct bench_roof {
     double copy;                   /* bytes/s, read and written; 0: unknown  */
     size_t n_sizes;                /* ascending                              */
     double size[BENCH_SIZES];      /* bytes read in turn by all threads      */
-    double bandwidth[BENCH_SIZES]; /* bytes/s                                */
+    double bandwidth[BENCH_SIZES]; /* bytes/s, the best of several tries     */
+    double usual[BENCH_SIZES];     /* their median, no more; 0: unknown      */
 } bench_roof;
 
 /* Bytes/s that a working set is read with at best: those of the largest measured size
  * that is no larger. */
 double bench_bandwidth(const bench_roof *roof, double working_set);
+
+/* The same as tries usually were; 0: unknown. */
+double bench_usual_bandwidth(const bench_roof *roof, double working_set);
 
 /* FLOP/s for factors of that type. */
 double bench_peak(const bench_roof *roof, slm_dtype dtype);
@@ -67,6 +71,10 @@ double bench_peak(const bench_roof *roof, slm_dtype dtype);
 /* Seconds below which the call cannot be; 0 when the roof does not say. */
 double bench_roof_seconds(const bench_roof *roof, const bench_cost *cost,
                           slm_dtype dtype);
+
+/* The same where bytes move as fast as they usually did; 0: unknown. */
+double bench_usual_seconds(const bench_roof *roof, const bench_cost *cost,
+                           slm_dtype dtype);
 
 /* Which of the two it is: 1 when moving the bytes takes longer than the arithmetic. */
 int bench_is_moving(const bench_roof *roof, const bench_cost *cost, slm_dtype dtype);

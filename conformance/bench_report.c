@@ -94,21 +94,32 @@ void bench_table_roof(FILE *out, const bench_roof *roof)
         print_rates_of_device(out, roof);
     else
         print_rates_of_cpus(out, roof);
-    fputs("  read, GB/s:", out);
-    for (size_t i = 0; i < roof->n_sizes; i++)
-        if (i % 2 == 0 || i + 1 == roof->n_sizes)
-            fprintf(out, "  %s %.3g", size_text(text, sizeof text, roof->size[i]),
-                    roof->bandwidth[i] / 1e9);
+    fprintf(out, "  read, GB/s%s:", roof->usual[0] > 0 ? ", best (usual)" : "");
+    for (size_t i = 0; i < roof->n_sizes; i++) {
+        if (i % 2 && i + 1 < roof->n_sizes) continue;
+        fprintf(out, "  %s %.3g", size_text(text, sizeof text, roof->size[i]),
+                roof->bandwidth[i] / 1e9);
+        if (roof->usual[i] > 0) fprintf(out, " (%.3g)", roof->usual[i] / 1e9);
+    }
     fputc('\n', out);
 }
 
 void bench_table_head(FILE *out, const char *versus)
 {
-    fprintf(out, "%-24s %5s %3s %6s %3s %-20s %9s %21s %9s %6s %7s %5s %5s", "shape",
-            "n", "k", "T", "thr", "backend", "median", "quartiles", "tokens/s", "GB/s",
-            "GFLOP/s", "CPUs", "roof");
+    fprintf(out, "%-24s %5s %3s %6s %3s %-20s %9s %21s %9s %6s %7s %5s %5s %6s",
+            "shape", "n", "k", "T", "thr", "backend", "median", "quartiles", "tokens/s",
+            "GB/s", "GFLOP/s", "CPUs", "roof", "usual");
     if (versus) fprintf(out, "  %.20s takes", versus);
     fputc('\n', out);
+}
+
+/* 0: not known. */
+static void print_share(FILE *out, double share)
+{
+    if (share > 0)
+        fprintf(out, "%3.0f %%", 100 * share);
+    else
+        fprintf(out, "%5s", "-");
 }
 
 void bench_table_row(FILE *out, const bench_row *row)
@@ -129,12 +140,13 @@ void bench_table_row(FILE *out, const bench_row *row)
     fprintf(out, "%9s %21s %9.4g %6.3g %7.4g %5.2f ",
             duration(median, sizeof median, t), range, (double)row->n_tokens / t,
             bench_bytes(&row->cost) / t / 1e9, row->cost.flops / t / 1e9, row->cores);
-    if (row->disturbed)
+    if (row->disturbed) {
         fprintf(out, "disturbed: %zu of %zu batches were quiet", row->n_quiet, row->n);
-    else if (row->roof > 0)
-        fprintf(out, "%3.0f %%", 100 * row->roof / t);
-    else
-        fprintf(out, "%5s", "-");
+    } else {
+        print_share(out, row->roof / t);
+        fputs("  ", out);
+        print_share(out, row->usual / t);
+    }
     if (row->ratio > 0) fprintf(out, "  %.2fx", row->ratio);
     fputc('\n', out);
 }
@@ -211,18 +223,29 @@ void bench_json_head(FILE *out, const bench_origin *origin)
                   origin->system, "cpu", origin->cpu, "date", origin->date));
 }
 
+/* Rates, of a device without those that were usual. */
+static json_t *reading_of(const bench_roof *roof)
+{
+    json_t *list = json_array();
+
+    for (size_t i = 0; i < roof->n_sizes; i++) {
+        json_t *rates = json_pack("[f, f]", roof->size[i], roof->bandwidth[i]);
+
+        if (roof->usual[i] > 0) json_array_append_new(rates, json_real(roof->usual[i]));
+        json_array_append_new(list, rates);
+    }
+    return list;
+}
+
 void bench_json_roof(FILE *out, const bench_roof *roof)
 {
     const int on_cpus = !roof->device[0] && !roof->missing[0];
-    json_t *reading = json_array(), *line;
+    json_t *line =
+        json_pack("{s:s, s:s, s:I, s:s, s:f, s:f, s:f, s:o}", "kind", "roof", "device",
+                  on_cpus ? "cpu" : roof->device, "threads", (json_int_t)roof->threads,
+                  "kernel", roof->kernel, "fma", roof->fma, "dot", roof->dot, "amx",
+                  roof->amx, "read", reading_of(roof));
 
-    for (size_t i = 0; i < roof->n_sizes; i++)
-        json_array_append_new(reading,
-                              json_pack("[f, f]", roof->size[i], roof->bandwidth[i]));
-    line = json_pack("{s:s, s:s, s:I, s:s, s:f, s:f, s:f, s:o}", "kind", "roof",
-                     "device", on_cpus ? "cpu" : roof->device, "threads",
-                     (json_int_t)roof->threads, "kernel", roof->kernel, "fma",
-                     roof->fma, "dot", roof->dot, "amx", roof->amx, "read", reading);
     if (roof->device[0])
         json_object_update_new(line, json_pack("{s:b, s:f}", "emulated", roof->emulated,
                                                "copy", roof->copy));
@@ -280,6 +303,7 @@ void bench_json_row(FILE *out, const bench_row *row, const char *versus)
     if (row->roof > 0)
         json_object_set_new(object, "bound",
                             json_string(row->moving ? "bytes" : "flops"));
+    if (row->usual > 0) json_object_set_new(object, "usual", json_real(row->usual));
     if (row->n_phases) json_object_set_new(object, "phases", phases(row));
     if (row->ratio > 0) {
         json_object_set_new(object, "versus", json_string(versus));

@@ -28,8 +28,9 @@ typedef struct bench_row {
     size_t layers;
     double cores; /* CPUs that were busy for it, on the average            */
     bench_cost cost;
-    double roof; /* seconds; 0: not known                                   */
-    int moving;  /* of moving bytes, not of arithmetic                      */
+    double roof;  /* seconds; 0: not known                                  */
+    double usual; /* the same where bytes move as they usually did          */
+    int moving;   /* of moving bytes, not of arithmetic                      */
     size_t n;
     bench_batch batch[BENCH_SAMPLES];
     char skipped[256]; /* why it was not timed, or ""                       */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* conformance/bench_roof.c - peak of FMA, bf16 products and tiles; read bandwidth. */
 #include "bench_roof.h"
+#include "bench_stats.h"
 #include "stopwatch.h"
 
 #include <pthread.h>
@@ -321,12 +322,18 @@ static double run_crew(crew *all, const line *data, size_t n_words, size_t threa
     return longest > 0 ? work / longest : 0;
 }
 
-/* The best of several runs of about two milliseconds: a slice of time that others leave
- * alone now and then. */
-static double best_rate(crew *all, const line *data, size_t n_words, size_t threads)
+/* Of several runs of about two milliseconds: the best, a slice of time that others leave
+ * alone now and then, and the median. */
+typedef struct rates {
+    double best;
+    double usual;
+} rates;
+
+static rates measure_rates(crew *all, const line *data, size_t n_words, size_t threads)
 {
     const double end = stopwatch_now() + LONGEST;
-    double best = 0, busy = 0;
+    double rate[TRIES], quartiles[3], busy = 0;
+    size_t n = 0;
 
     all->times = 1;
     run_crew(all, data, n_words, threads, &busy);
@@ -334,19 +341,17 @@ static double best_rate(crew *all, const line *data, size_t n_words, size_t thre
         all->times *= 2;
         run_crew(all, data, n_words, threads, &busy);
     }
-    for (int i = 0; i < TRIES && (i < 3 || stopwatch_now() < end); i++) {
-        const double rate = run_crew(all, data, n_words, threads, &busy);
-
-        if (rate > best) best = rate;
-    }
-    return best;
+    while (n < TRIES && (n < 3 || stopwatch_now() < end))
+        rate[n++] = run_crew(all, data, n_words, threads, &busy);
+    bench_quartiles(rate, n, quartiles);
+    return (rates){rate[n - 1], quartiles[1]};
 }
 
 static double peak_of(double (*compute)(size_t times), size_t threads)
 {
     crew all = {.compute = compute};
 
-    return best_rate(&all, NULL, 0, threads);
+    return measure_rates(&all, NULL, 0, threads).best;
 }
 
 typedef struct kernels {
@@ -395,6 +400,15 @@ static size_t sizes_of(size_t threads, double largest, size_t sizes[BENCH_SIZES]
     return n;
 }
 
+/* Words without a pattern, as weights are. */
+static void fill(line *data, size_t bytes)
+{
+    uint64_t *word = (uint64_t *)(void *)data, state = 1;
+
+    for (size_t i = 0; i < bytes / sizeof *word; i++)
+        word[i] = state = state * 6364136223846793005u + 1442695040888963407u;
+}
+
 static int measure_reading(bench_roof *out, const kernels *use, double largest)
 {
     size_t sizes[BENCH_SIZES];
@@ -405,15 +419,16 @@ static int measure_reading(bench_roof *out, const kernels *use, double largest)
     data = aligned_alloc(HUGE, bytes);
     if (!data) return 0;
     madvise(data, bytes, MADV_HUGEPAGE);
-    memset(data, 1, bytes);
+    fill(data, bytes);
     for (size_t i = 0; i < n; i++) {
         out->size[i] = (double)sizes[i];
         for (int streams = 0; streams < WAYS; streams++) {
             crew all = {.read = use->read, .streams = streams};
-            const double rate =
-                best_rate(&all, data, sizes[i] / sizeof *data, out->threads);
+            const rates found =
+                measure_rates(&all, data, sizes[i] / sizeof *data, out->threads);
 
-            if (rate > out->bandwidth[i]) out->bandwidth[i] = rate;
+            if (found.best > out->bandwidth[i]) out->bandwidth[i] = found.best;
+            if (found.usual > out->usual[i]) out->usual[i] = found.usual;
         }
     }
     free(data);

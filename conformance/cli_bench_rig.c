@@ -182,6 +182,7 @@ static void read_roof(const json_t *answer, bench_roof *out)
 
         out->size[i] = json_number_value(json_array_get(pair, 0));
         out->bandwidth[i] = json_number_value(json_array_get(pair, 1));
+        out->usual[i] = json_number_value(json_array_get(pair, 2));
         out->n_sizes = i + 1;
     }
 }

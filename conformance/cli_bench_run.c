@@ -157,6 +157,7 @@ static int open_one(bench_run *run, const bench_item *item, contest *on, size_t 
         return 0;
     row->cost = bench_cost_of(item->op, &item->config, item->n_tokens, &rotation);
     row->roof = bench_roof_seconds(roof, &row->cost, item->config.dtype);
+    row->usual = bench_usual_seconds(roof, &row->cost, item->config.dtype);
     row->moving = bench_is_moving(roof, &row->cost, item->config.dtype);
     return 1;
 }

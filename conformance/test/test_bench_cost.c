@@ -126,7 +126,8 @@ static const bench_roof machine = {.threads = 2,
                                    .amx = 1600,
                                    .n_sizes = 3,
                                    .size = {64, 256, 1024},
-                                   .bandwidth = {80, 40, 10}};
+                                   .bandwidth = {80, 40, 10},
+                                   .usual = {80, 32, 5}};
 
 static void the_bandwidth_is_that_of_the_largest_size_not_larger(void **state)
 {
@@ -135,6 +136,8 @@ static void the_bandwidth_is_that_of_the_largest_size_not_larger(void **state)
     same(bench_bandwidth(&machine, 255), 80);
     same(bench_bandwidth(&machine, 256), 40);
     same(bench_bandwidth(&machine, 1e9), 10);
+    same(bench_usual_bandwidth(&machine, 255), 80);
+    same(bench_usual_bandwidth(&machine, 256), 32);
 }
 
 static void the_roof_is_the_slower_of_moving_and_computing(void **state)
@@ -152,6 +155,20 @@ static void the_roof_is_the_slower_of_moving_and_computing(void **state)
     assert_false(bench_is_moving(&machine, &cost, SLM_F32));
 }
 
+static void the_usual_roof_differs_where_bytes_move(void **state)
+{
+    (void)state;
+    bench_cost cost = {.flops = 1000, .weights = 300, .inputs = 60, .outputs = 40};
+    bench_roof unknown = machine;
+
+    cost.working_set = 300;
+    same(bench_usual_seconds(&machine, &cost, SLM_F32), 12.5); /* 400 / 32 */
+    cost.working_set = 64;
+    same(bench_usual_seconds(&machine, &cost, SLM_F32), 10); /* 1000 / 100 */
+    unknown.usual[0] = 0;
+    same(bench_usual_seconds(&unknown, &cost, SLM_F32), 0);
+}
+
 static void what_is_emulated_or_missing_is_no_roof(void **state)
 {
     (void)state;
@@ -161,6 +178,7 @@ static void what_is_emulated_or_missing_is_no_roof(void **state)
 
     emulated.emulated = 1;
     same(bench_roof_seconds(&emulated, &cost, SLM_F32), 0);
+    same(bench_usual_seconds(&emulated, &cost, SLM_F32), 0);
     same(bench_roof_seconds(&nothing, &cost, SLM_F32), 0);
 }
 
@@ -188,6 +206,7 @@ int main(void)
         cmocka_unit_test(what_changes_its_arguments_cannot_be_timed),
         cmocka_unit_test(the_bandwidth_is_that_of_the_largest_size_not_larger),
         cmocka_unit_test(the_roof_is_the_slower_of_moving_and_computing),
+        cmocka_unit_test(the_usual_roof_differs_where_bytes_move),
         cmocka_unit_test(what_is_emulated_or_missing_is_no_roof),
         cmocka_unit_test(bf16_has_the_best_peak_there_is),
     };

@@ -18,6 +18,7 @@ static bench_row make_row(const char *backend, size_t n_tokens, double seconds)
                      .threads = 2,
                      .cost = {.flops = 100, .weights = 50, .inputs = 10, .outputs = 5},
                      .roof = seconds / 2,
+                     .usual = seconds / 4 * 3,
                      .n = 5};
 
     row.config.n_experts = 64;
@@ -175,7 +176,11 @@ static void the_table_shows_no_share_of_a_disturbed_row(void **state)
     bench_row row = make_row("cpu", 16, 2);
     char *line = line_of(&row);
 
-    assert_non_null(strstr(line, "50 %"));
+    assert_non_null(strstr(line, " 50 %   75 %\n"));
+    free(line);
+    row.usual = 0;
+    line = line_of(&row);
+    assert_non_null(strstr(line, " 50 %      -\n"));
     free(line);
     row.batch[0].quiet = 0;
     bench_settle(&row);
@@ -240,7 +245,7 @@ static void a_roof_says_of_which_device_it_is(void **state)
 
     assert_non_null(strstr(text, "roof of H200 (cublas): binary32 50000 GFLOP/s, bf16 "
                                  "780000; copy 4.3e+03 GB/s"));
-    assert_non_null(strstr(text, "4 GiB 4.4e+03"));
+    assert_non_null(strstr(text, "  read, GB/s:  4 MiB 9e+03  4 GiB 4.4e+03\n"));
     free(text);
     text = roof_text(&roof, bench_json_roof);
     assert_non_null(strstr(text, "\"device\":\"H200\""));
@@ -257,8 +262,12 @@ static void a_roof_says_of_which_device_it_is(void **state)
     text = roof_text(&roof, bench_json_roof);
     assert_non_null(strstr(text, "\"missing\":\"no library\""));
     free(text);
-    roof.missing[0] = '\0';
+    roof = (bench_roof){.n_sizes = 1, .size = {32}, .bandwidth = {9e9}, .usual = {8e9}};
+    text = roof_text(&roof, bench_table_roof);
+    assert_non_null(strstr(text, "  read, GB/s, best (usual):  0 KiB 9 (8)\n"));
+    free(text);
     text = roof_text(&roof, bench_json_roof);
+    assert_non_null(strstr(text, "\"read\":[[32.0,9000000000.0,8000000000.0]]"));
     assert_non_null(strstr(text, "\"device\":\"cpu\""));
     assert_null(strstr(text, "missing"));
     free(text);
