@@ -49,6 +49,7 @@ typedef struct bench_roof {
     char missing[160];             /* why there is nothing; ""               */
     char kernel[16];               /* "avx512", "avx2", "plain"; "cublas"    */
     double fma;                    /* FLOP/s in binary32                     */
+    double tile;                   /* the same with a tile's loads; 0: -     */
     double dot;                    /* of bf16 products, 0: not there         */
     double amx;                    /* the same on tiles, 0: not there        */
     double copy;                   /* bytes/s, read and written; 0: unknown  */

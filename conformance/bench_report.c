@@ -61,9 +61,12 @@ static const char *size_text(char *out, size_t size, double bytes)
 
 static void print_rates_of_cpus(FILE *out, const bench_roof *roof)
 {
-    fprintf(
-        out, "roof with %zu thread%s (%s): binary32 FMA %.0f GFLOP/s; bf16 products ",
-        roof->threads, roof->threads == 1 ? "" : "s", roof->kernel, roof->fma / 1e9);
+    fprintf(out, "roof with %zu thread%s (%s): binary32 FMA %.0f GFLOP/s",
+            roof->threads, roof->threads == 1 ? "" : "s", roof->kernel,
+            roof->fma / 1e9);
+    if (roof->tile > 0)
+        fprintf(out, ", %.0f beside the loads of a tile of 12 x 32", roof->tile / 1e9);
+    fputs("; bf16 products ", out);
     if (roof->dot > 0)
         fprintf(out, "%.0f; AMX ", roof->dot / 1e9);
     else
@@ -251,6 +254,7 @@ void bench_json_roof(FILE *out, const bench_roof *roof)
                                                "copy", roof->copy));
     if (roof->missing[0])
         json_object_set_new(line, "missing", json_string(roof->missing));
+    if (roof->tile > 0) json_object_set_new(line, "tile", json_real(roof->tile));
     put(out, line);
 }
 

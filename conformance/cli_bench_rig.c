@@ -174,6 +174,7 @@ static void read_roof(const json_t *answer, bench_roof *out)
     snprintf(out->missing, sizeof out->missing, "%s", child_text(answer, "missing"));
     out->emulated = json_is_true(json_object_get(answer, "emulated"));
     out->fma = number(answer, "f32");
+    out->tile = number(answer, "tile");
     out->dot = number(answer, "bf16");
     out->amx = number(answer, "amx");
     out->copy = number(answer, "copy");

@@ -26,9 +26,9 @@ json_t *host_roof_of_cpus(size_t threads, double largest)
         json_array_append_new(reading,
                               json_pack("[f, f, f]", measured.size[i],
                                         measured.bandwidth[i], measured.usual[i]));
-    return json_pack("{s:s, s:s, s:f, s:f, s:f, s:o}", "type", "roof", "kernel",
-                     measured.kernel, "f32", measured.fma, "bf16", measured.dot, "amx",
-                     measured.amx, "read", reading);
+    return json_pack("{s:s, s:s, s:f, s:f, s:f, s:f, s:o}", "type", "roof", "kernel",
+                     measured.kernel, "f32", measured.fma, "tile", measured.tile,
+                     "bf16", measured.dot, "amx", measured.amx, "read", reading);
 }
 
 static json_t *missing(const char *why)

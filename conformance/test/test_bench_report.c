@@ -265,9 +265,18 @@ static void a_roof_says_of_which_device_it_is(void **state)
     roof = (bench_roof){.n_sizes = 1, .size = {32}, .bandwidth = {9e9}, .usual = {8e9}};
     text = roof_text(&roof, bench_table_roof);
     assert_non_null(strstr(text, "  read, GB/s, best (usual):  0 KiB 9 (8)\n"));
+    assert_null(strstr(text, "beside"));
+    free(text);
+    roof.fma = 400e9;
+    roof.tile = 368e9;
+    text = roof_text(&roof, bench_table_roof);
+    assert_non_null(strstr(text,
+                           "FMA 400 GFLOP/s, 368 beside the loads of a tile of 12 "
+                           "x 32; bf16 products not available"));
     free(text);
     text = roof_text(&roof, bench_json_roof);
     assert_non_null(strstr(text, "\"read\":[[32.0,9000000000.0,8000000000.0]]"));
+    assert_non_null(strstr(text, "\"tile\":368000000000.0"));
     assert_non_null(strstr(text, "\"device\":\"cpu\""));
     assert_null(strstr(text, "missing"));
     free(text);

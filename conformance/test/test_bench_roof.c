@@ -6,6 +6,8 @@
 #include <stdarg.h>
 #include <cmocka.h>
 
+#include <string.h>
+
 static bench_roof measured(size_t threads, double largest)
 {
     bench_roof roof;
@@ -21,6 +23,7 @@ static void rates_are_ordered(void **state)
     const bench_roof roof = measured(1, 100e3);
 
     assert_true(roof.fma > 0);
+    assert_true((roof.tile > 0) == (strcmp(roof.kernel, "avx512") == 0));
     assert_true(roof.n_sizes > 1);
     for (size_t i = 0; i < roof.n_sizes; i++) {
         assert_true(roof.usual[i] > 0);
