@@ -39,7 +39,8 @@ ROOT = Path(__file__).resolve().parents[2]
 # says which level it is or how long a part took.
 OWN = ["acts.c", "cut.h", "gemm.h", "gemm_amx.h", "gemm_few.h", "gemm_factors.h", "gemm_tile.h",
        "native.c", "native_flow.c", "native_layer.c", "native_panels.c", "native_parts.c",
-       "native_products.c", "pack.c", "real.c", "rows_tile.h", "situ_tile.h", "widen.c", "widen_weights.c"]
+       "native_products.c", "pack.c", "real.c", "rows_tile.h", "situ_tile.h", "topk_tile.h",
+       "widen.c", "widen_weights.c"]
 LEVELS = ["dispatch.c", "gemm_*.c", "kernels_*.c", "phases.c", "topk_*.c"]
 # Of the compiler, for the files of an instruction set: CMakeLists.txt.
 AVX512 = ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma"]
