@@ -176,6 +176,9 @@ const char *bench_cannot_time(slm_op op, const slm_config *config)
         return config->expert == SLM_EXPERT_LINEAR
                    ? "a linear expert has no such network"
                    : NULL;
+    case SLM_OP_qb_exact:
+    case SLM_OP_qb_hist_accumulate:
+        return config->top_k < config->n_experts ? NULL : "balancing needs k < n";
     case SLM_OP_layer_forward:
     case SLM_OP_route:
     case SLM_OP_select:
@@ -184,8 +187,6 @@ const char *bench_cannot_time(slm_op op, const slm_config *config)
     case SLM_OP_situ_glu_backward:
     case SLM_OP_rmsnorm:
     case SLM_OP_rmsnorm_backward:
-    case SLM_OP_qb_exact:
-    case SLM_OP_qb_hist_accumulate:
     case SLM_OP_load_metrics:
         return NULL;
     default:

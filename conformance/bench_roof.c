@@ -4,6 +4,7 @@
 #include "bench_stats.h"
 #include "stopwatch.h"
 
+#include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -323,7 +324,8 @@ static void *run_member(void *argument)
 
 /* Work a second of all threads together; 0 without memory. *busy: of the first. What only
  * computes is slowed down by others only while it is off its CPU, so those seconds do not
- * count; what reads shares the memory with the other threads, so all count. */
+ * count, but no more threads are on CPUs at once than there are CPUs; what reads shares
+ * the memory with the other threads, so all count. */
 static double run_crew(crew *all, const line *data, size_t n_words, size_t threads,
                        double *busy)
 {
@@ -352,7 +354,7 @@ static double run_crew(crew *all, const line *data, size_t n_words, size_t threa
     pthread_barrier_destroy(&all->together);
     *busy = members[0].busy;
     free(members);
-    if (all->compute) return rates;
+    if (all->compute) return rates * fmin(1.0, (double)bench_cpus() / (double)threads);
     return longest > 0 ? work / longest : 0;
 }
 

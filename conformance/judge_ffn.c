@@ -44,10 +44,10 @@ void stage_settle(judge_trial *trial, stage_known *known, size_t t, size_t i,
 
 /* ---- activations ---- */
 
-void stage_activation(const judge_trial *trial, arb_t want, double *bound,
-                      const arb_t a, double da, const arb_t b, double db, double v)
+static void activation_of(const judge_trial *trial, const slm_config *config,
+                          arb_t want, double *bound, const arb_t a, double da,
+                          const arb_t b, double db, double v)
 {
-    const slm_config *config = &trial->frame->config;
     double rest_a, rest_b, rest;
     const double mid_a = stage_middle(a, &rest_a);
     const double mid_b = stage_middle(b, &rest_b);
@@ -59,6 +59,12 @@ void stage_activation(const judge_trial *trial, arb_t want, double *bound,
     slm_ref_activation(want, a, b, config, SLM_REF_JUDGE);
     middle = stage_middle(want, &rest);
     *bound = bound_store(&trial->rules, middle, bound_reach(range, middle) + rest, v);
+}
+
+void stage_activation(const judge_trial *trial, arb_t want, double *bound,
+                      const arb_t a, double da, const arb_t b, double db, double v)
+{
+    activation_of(trial, &trial->frame->config, want, bound, a, da, b, db, v);
 }
 
 /* Error of a computed gate or up value. An implementation that stores h with fewer
@@ -121,7 +127,8 @@ void stage_settle_activation(judge_trial *trial, stage_known *known, size_t t, s
 void judge_situ_glu(judge_trial *trial)
 {
     const slm_tensor *gate_up = frame_tensor(trial->frame, "gate_up");
-    const size_t f = trial->frame->config.d_expert;
+    slm_config config = trial->frame->config;
+    const size_t f = config.d_expert;
     stage_known h = stage_know(trial, "h", f);
     const double v = h.tap ? bound_stored(&trial->rules, SLM_STAGE_H, h.tap->dtype) : 0;
     arb_t a, b, want;
@@ -129,6 +136,7 @@ void judge_situ_glu(judge_trial *trial)
     arb_init(a);
     arb_init(b);
     arb_init(want);
+    config.expert = SLM_EXPERT_SITU; /* whatever experts the layer has */
     stage_open(trial, "h");
     for (size_t i = 0; i < trial->frame->call->n_tokens * f; i++) {
         const size_t t = i / f;
@@ -142,7 +150,7 @@ void judge_situ_glu(judge_trial *trial)
         }
         arb_set_d(a, gate);
         arb_set_d(b, up);
-        stage_activation(trial, want, &bound, a, 0, b, 0, v);
+        activation_of(trial, &config, want, &bound, a, 0, b, 0, v);
         stage_settle_activation(trial, &h, t, i % f, want, bound, v, 1);
     }
     stage_forget(&h);

@@ -27,6 +27,13 @@ expect 0 "$SLMOE" bench -b cpu --shape tiny --op route --experts 8,16 --top-k 1,
 expect 0 "$SLMOE" bench -b cpu --shape tiny --dtype bf16 --tokens 3 --threads 1 --seconds 0.01
 says stdout 'tiny layer_forward bf16'
 
+# A layer of other experts has the same situ_glu; all experts are too many to balance.
+sed -e '/- id: small/,$d' -e 's/config: {/config: {profile: vanilla, /' "$SOURCE/vectors/perf/shapes.yaml" >"$out/vanilla.yaml"
+expect 0 "$SLMOE" bench -b cpu --shapes "$out/vanilla.yaml" --shape tiny --op situ_glu --tokens 3 --threads 1 --seconds 0.01
+says stdout 'tiny situ_glu'
+expect 2 "$SLMOE" bench -b cpu --shape tiny --op qb_exact --experts 4 --top-k 4 --tokens 8 --threads 1
+says stderr 'cannot be timed: balancing needs k < n'
+
 # Where the time goes: what a backend accounts for is less than the whole; one that keeps no account says nothing.
 expect 0 "$SLMOE" bench -b cpu --vs variant:sequential --phases --shape tiny --tokens 5 --threads 1 --seconds 0.1 --format table \
     --format jsonl="$out/rows.jsonl"

@@ -115,6 +115,10 @@ static void what_changes_its_arguments_cannot_be_timed(void **state)
     assert_null(bench_cannot_time(SLM_OP_layer_backward, &config));
     assert_non_null(bench_cannot_time(SLM_OP_qb_observe, &config));
     assert_non_null(bench_cannot_time(SLM_OP_qb_commit, &config));
+    assert_null(bench_cannot_time(SLM_OP_qb_exact, &config));
+    config.top_k = config.n_experts;
+    assert_non_null(bench_cannot_time(SLM_OP_qb_exact, &config));
+    assert_non_null(bench_cannot_time(SLM_OP_qb_hist_accumulate, &config));
     config.expert = SLM_EXPERT_RELU;
     assert_null(bench_cannot_time(SLM_OP_layer_forward, &config));
     assert_non_null(bench_cannot_time(SLM_OP_layer_backward, &config));

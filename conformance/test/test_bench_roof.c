@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* conformance/test/test_bench_roof.c - what must hold of a roof on any machine. */
 #include "bench_roof.h"
+#include "bench_stats.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -44,6 +45,14 @@ static void sizes_end_with_the_first_that_holds_the_largest(void **state)
     assert_true(two.size[0] == 2 * one.size[0]);
 }
 
+static void threads_beyond_the_cpus_add_nothing(void **state)
+{
+    const size_t cpus = bench_cpus();
+
+    (void)state;
+    assert_true(measured(4 * cpus, 1).fma < 2 * measured(cpus, 1).fma);
+}
+
 static void no_threads_have_no_roof(void **state)
 {
     bench_roof roof;
@@ -58,6 +67,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rates_are_ordered),
         cmocka_unit_test(sizes_end_with_the_first_that_holds_the_largest),
+        cmocka_unit_test(threads_beyond_the_cpus_add_nothing),
         cmocka_unit_test(no_threads_have_no_roof),
     };
 
