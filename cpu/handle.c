@@ -99,6 +99,14 @@ void slm_cpu_list_weights(slm_handle *handle, const slm_weights *from,
     memcpy(list, all, sizeof all);
 }
 
+void slm_cpu_look_at_router(slm_handle *handle, const slm_weights *weights)
+{
+    const slm_tensor *router = &weights->w_router;
+
+    handle->router_is_wrong =
+        router->rank == 2 && !slm_cpu_is_finite(router, 0, router->shape[0]);
+}
+
 slm_status slm_cpu_refer_to_weights(slm_handle *handle, const slm_weights *weights,
                                     slm_error *error)
 {
@@ -106,6 +114,7 @@ slm_status slm_cpu_refer_to_weights(slm_handle *handle, const slm_weights *weigh
 
     drop_copies(handle);
     memset(&handle->weights, 0, sizeof handle->weights);
+    slm_cpu_look_at_router(handle, weights);
     slm_cpu_list_weights(handle, weights, list);
     for (size_t i = 0; i < SLM_CPU_WEIGHTS; i++) {
         const slm_status status = take_weight(&list[i], &handle->packed[i], error);

@@ -152,6 +152,7 @@ struct slm_handle {
     /* Of `cpu`: a product by the packed form of w; 0, nothing done, if it has none. */
     int (*by_panels)(const slm_handle *handle, const slm_cpu_linear *product);
     int half; /* values stored between the stages of an operation are rounded to bf16 */
+    int router_is_wrong; /* w_router has a NaN or an infinity: no row has an answer  R4 */
 };
 
 /* One product on the calling thread, by packed weights where there are. */
@@ -169,6 +170,9 @@ void slm_cpu_close(slm_handle *handle);
 /* All weights, and their places in handle->weights, which stay as they are. */
 void slm_cpu_list_weights(slm_handle *handle, const slm_weights *from,
                           slm_cpu_weight list[SLM_CPU_WEIGHTS]);
+
+/* Let handle->router_is_wrong say what it says. */
+void slm_cpu_look_at_router(slm_handle *handle, const slm_weights *weights);
 
 /* Let handle->weights name binary32 weights; copies of those that GEMM cannot read. */
 slm_status slm_cpu_refer_to_weights(slm_handle *handle, const slm_weights *weights,
@@ -360,6 +364,15 @@ void slm_cpu_take_choices(slm_cpu_arena *arena, size_t rows, size_t k,
 void slm_cpu_select_rows(const slm_handle *handle, const slm_cpu_router *from,
                          size_t first, size_t end, const slm_cpu_choices *to,
                          unsigned char *poisoned);
+
+/* Rows [first, end) of a tensor of rank 2 have no NaN and no infinity. */
+int slm_cpu_is_finite(const slm_tensor *tensor, size_t first, size_t end);
+
+/* Poison those of the rows [first, end) whose logits are infinite because x or w_router is.
+ * A sum of finite products that is beyond binary32 is no reason.                      R4 */
+void slm_cpu_poison_infinite(const slm_handle *handle, const slm_tensor *x,
+                             slm_cpu_matrix logit, size_t first, size_t end,
+                             unsigned char *poisoned);
 
 /* To the outputs of a call; cutoff only where it is present and k < n. */
 void slm_cpu_write_choice(const slm_config *config, size_t rows,

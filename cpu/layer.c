@@ -129,7 +129,8 @@ static void first_products(const slm_handle *handle, const space *at, size_t row
 }
 
 /* Choice and shared activation of each token. */
-static void select_and_activate(const slm_handle *handle, const space *at, size_t rows)
+static void select_and_activate(const slm_handle *handle, const space *at,
+                                const slm_tensor *x, size_t rows)
 {
     const size_t n = handle->config.n_experts, s = slm_cpu_shared_width(handle);
     const slm_cpu_router from = {{at->logit, n}, {at->score, n}, at->bias, rows};
@@ -139,6 +140,7 @@ static void select_and_activate(const slm_handle *handle, const space *at, size_
         const size_t end = rows - first < SLM_CPU_ROWS ? rows : first + SLM_CPU_ROWS;
 
         slm_cpu_select_rows(handle, &from, first, end, &at->chosen, at->poisoned);
+        slm_cpu_poison_infinite(handle, x, from.logit, first, end, at->poisoned);
         if (s)
             slm_cpu_activate(handle, (end - first) * s, at->hs + first * s,
                              at->shared_up + first * s, at->hs + first * s);
@@ -290,7 +292,7 @@ static void run_panel(slm_handle *handle, const void *space_of_call,
 
     if (!direct) y = (slm_cpu_matrix){at->y, d};
     first_products(handle, at, rows, x);
-    select_and_activate(handle, at, rows);
+    select_and_activate(handle, at, &args->x, rows);
 
     const size_t n_tasks =
         slm_cpu_make_tasks(config, at->chosen.ids, rows, &at->groups);

@@ -134,6 +134,7 @@ static slm_status prepare(slm_handle *handle, const slm_weights *weights,
                           slm_error *error)
 {
     slm_cpu_free_wide(handle);
+    slm_cpu_look_at_router(handle, weights);
     if (handle->config.dtype == SLM_F32) {
         const slm_status status = slm_cpu_refer_to_weights(handle, weights, error);
 

@@ -223,6 +223,7 @@ static void run_panel(slm_handle *handle, const void *space_of_call,
                         .rows = rows,
                         .threads = slm_cpu_most_threads(),
                         .keeps = args->h.rank > 0,
+                        .given = &args->x,
                         .x = slm_cpu_read_acts(&args->x, handle, at->x),
                         .account = &handle->native->account};
     const int direct = slm_cpu_is_acts(&args->y, handle, &on.y);

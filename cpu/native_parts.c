@@ -48,6 +48,8 @@ void slm_cpu_part_choice(const slm_cpu_panel *on, range rows)
 
     slm_cpu_select_rows(on->handle, &from, rows.first, rows.end, &on->at->chosen,
                         on->at->poisoned);
+    slm_cpu_poison_infinite(on->handle, on->given, from.logit, rows.first, rows.end,
+                            on->at->poisoned);
 }
 
 /* Experts of vast weights that nobody chose before. */

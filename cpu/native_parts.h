@@ -41,6 +41,7 @@ typedef struct slm_cpu_panel {
     const slm_cpu_packed *packed;
     const slm_cpu_space *at;
     size_t rows;
+    const slm_tensor *given; /* x, as it was given */
     slm_cpu_acts x;
     slm_cpu_acts y;
     size_t n_tasks;

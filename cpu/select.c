@@ -275,6 +275,35 @@ void slm_cpu_select_rows(const slm_handle *handle, const slm_cpu_router *from,
     }
 }
 
+static int is_finite_at(const slm_tensor *tensor, size_t i, size_t j)
+{
+    const ptrdiff_t at = slm_cpu_at(tensor, i, j);
+    const uint16_t *half = tensor->data;
+    const float *real = tensor->data;
+
+    return tensor->dtype == SLM_BF16 ? (half[at] & 0x7f80) != 0x7f80
+                                     : isfinite(real[at]) != 0;
+}
+
+int slm_cpu_is_finite(const slm_tensor *tensor, size_t first, size_t end)
+{
+    for (size_t i = first; i < end; i++)
+        for (size_t j = 0; j < tensor->shape[1]; j++)
+            if (!is_finite_at(tensor, i, j)) return 0;
+    return 1;
+}
+
+void slm_cpu_poison_infinite(const slm_handle *handle, const slm_tensor *x,
+                             slm_cpu_matrix logit, size_t first, size_t end,
+                             unsigned char *poisoned)
+{
+    /* an infinity in a row of x is in all its logits */
+    for (size_t t = first; t < end; t++)
+        if (handle->router_is_wrong ||
+            (!isfinite(*slm_cpu_row(logit, t)) && !slm_cpu_is_finite(x, t, t + 1)))
+            poisoned[t] = 1;
+}
+
 void slm_cpu_weigh_row(const slm_handle *handle, const slm_cpu_router *from, size_t t,
                        const int32_t *ids, float *weight)
 {

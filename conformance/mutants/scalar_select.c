@@ -183,8 +183,9 @@ slm_status scalar_choose_rows(slm_handle *handle, scalar_routing *routing,
                               slm_error *error)
 {
     const size_t n = handle->config.n_experts;
-    const int finite =
-        op != SLM_OP_select || wrong(handle, MUTANT_infinite_logit_poisons);
+    const int finite = op == SLM_OP_select
+                           ? wrong(handle, MUTANT_infinite_logit_poisons)
+                           : !wrong(handle, MUTANT_infinite_logit_answered);
     int poisoned = 0;
 
     if (wrong(handle, MUTANT_first_bias_kept)) keep_first_bias(handle, routing->bias);

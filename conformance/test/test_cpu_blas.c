@@ -264,6 +264,79 @@ static void a_poisoned_row_makes_its_y_nan_and_no_other(void **state)
     }
 }
 
+/* Real `i` of an array of that type. */
+static double real_of(slm_dtype type, const void *values, size_t i)
+{
+    uint32_t bits;
+    float value;
+
+    if (type != SLM_BF16) return ((const float *)values)[i];
+    bits = (uint32_t)((const uint16_t *)values)[i] << 16;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static void put_real(slm_dtype type, void *values, size_t i, float value)
+{
+    uint32_t bits;
+
+    memcpy(&bits, &value, sizeof bits);
+    if (type == SLM_BF16)
+        ((uint16_t *)values)[i] = (uint16_t)(bits >> 16);
+    else
+        ((float *)values)[i] = value;
+}
+
+/* y of a row is NaN, all of it, or nothing of it. */
+static void assert_nan_or_not(const slm_config *config, const cpu_outcome *out,
+                              size_t row, int nan)
+{
+    const void *y = cpu_output(out, "y");
+
+    for (size_t i = 0; i < config->d_model; i++)
+        assert_int_equal(isnan(real_of(config->dtype, y, row * config->d_model + i)),
+                         nan);
+}
+
+/* Widths of one, so that the limits of sigmoid and tanh are an answer that looks right:
+ * an infinite weight of the router, then -infinity in a row of x. */
+static void infinite_logits_poison_what_they_are_of(void **state)
+{
+    enum { ROWS = 250 };
+    static const size_t tokens[] = {1, 20, ROWS};
+    const int has_half = (cpu_table()->flags & SLM_BATCH_INVARIANT) != 0;
+    slm_config config = cpu_tiny();
+
+    (void)state;
+    config.d_model = config.d_latent = config.d_expert = config.top_k = 1;
+    config.n_experts = 2;
+    config.n_shared = 0;
+    for (int half = 0; half <= has_half; half++)
+        for (size_t n = 0; n < sizeof tokens / sizeof *tokens; n++) {
+            float x[ROWS], router[2];
+            const cpu_given list[] = {{"x", x}, {"w_router", router}, {NULL, NULL}};
+            const size_t middle = tokens[n] / 2;
+            cpu_outcome out;
+
+            config.dtype = half ? SLM_BF16 : SLM_F32;
+            for (size_t i = 0; i < ROWS; i++) put_real(config.dtype, x, i, 1.0f);
+            put_real(config.dtype, router, 0, -INFINITY);
+            put_real(config.dtype, router, 1, 1.0f);
+            out = cpu_run_plain(SLM_OP_layer_forward, &config, tokens[n], list);
+            assert_int_equal(out.status, SLM_OK);
+            for (size_t t = 0; t < tokens[n]; t++)
+                assert_nan_or_not(&config, &out, t, 1);
+            cpu_release(&out);
+            put_real(config.dtype, router, 0, 0.5f);
+            put_real(config.dtype, x, middle, -INFINITY);
+            out = cpu_run_plain(SLM_OP_layer_forward, &config, tokens[n], list);
+            assert_int_equal(out.status, SLM_OK);
+            for (size_t t = 0; t < tokens[n]; t++)
+                assert_nan_or_not(&config, &out, t, t == middle);
+            cpu_release(&out);
+        }
+}
+
 static void a_nan_score_poisons_its_row_of_select_alone(void **state)
 {
     const slm_config config = cpu_tiny();
@@ -375,6 +448,7 @@ int main(void)
         cmocka_unit_test(no_token_succeeds_without_data),
         cmocka_unit_test(a_poisoned_row_of_the_router_leaves_other_rows_alone),
         cmocka_unit_test(a_poisoned_row_makes_its_y_nan_and_no_other),
+        cmocka_unit_test(infinite_logits_poison_what_they_are_of),
         cmocka_unit_test(a_nan_score_poisons_its_row_of_select_alone),
         cmocka_unit_test(an_infinity_makes_its_row_of_rmsnorm_nan_and_no_other),
         cmocka_unit_test(a_bias_that_is_not_finite_is_refused_before_any_output),

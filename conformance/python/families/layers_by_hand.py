@@ -96,6 +96,17 @@ def poisoned() -> Family:
                                "weight": row(good["weight"], 2, "any"),
                                "y": row(good["y"], 6, math.nan)}}],
               provenance="oracle")
+    typed = weights(SMALL, 3, 97)
+    router = list(Tensor((4, 6), data=typed["w_router"].values("w_router")).data)
+    router[13] = math.inf  # expert 2
+    f.add("infinite-router", "layer_forward", SMALL,
+          {**typed, "w_router": Tensor((4, 6), data=router)},
+          either=[{"status": "SLM_ERR_NONFINITE", "field": "logit", "index": 2},
+                  {"out": {"ids": Tensor((3, 2), data=["any"] * 6),
+                           "weight": Tensor((3, 2), data=["any"] * 6),
+                           "y": Tensor((3, 6), data=[math.nan] * 18)}}],
+          kills=["infinite-logit-answered"],
+          note="all else is finite: tanh and sigmoid have limits, and the answer looks right")
     return f
 
 

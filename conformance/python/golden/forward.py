@@ -42,13 +42,6 @@ def exact_dot(w: list[float], x: list[float]) -> Fraction:
     return Fraction(total, 2**298)
 
 
-def is_undefined(w: list[float], x: list[float]) -> bool:
-    """Whether sum w x is a NaN for finite x: a NaN, 0 times infinity, or two infinities."""
-    infinities = {(a > 0) == (b > 0) for a, b in zip(w, x, strict=True) if math.isinf(a)}
-    return len(infinities) > 1 or any(
-        math.isnan(a) or (math.isinf(a) and b == 0) for a, b in zip(w, x, strict=True))
-
-
 # ---- R2, R3: score, choose, weigh ----
 
 Logit = Fraction | float  # float: an infinity
@@ -164,7 +157,7 @@ def _choose_rows(cfg: Config, inp: Inputs) -> tuple[Outputs, list[list[Fraction]
         if not all(math.isfinite(v) for v in x):
             raise Refusal("SLM_ERR_NONFINITE", "logit", t * cfg.n)
         for e, w in enumerate(rows(inp["w_router"], cfg.d)):
-            if is_undefined(w, x):
+            if not all(math.isfinite(v) for v in w):
                 raise Refusal("SLM_ERR_NONFINITE", "logit", t * cfg.n + e)
         exact = [exact_dot(w, x) for w in rows(inp["w_router"], cfg.d)]
         s = scores(exact, cfg.score)
