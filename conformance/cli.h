@@ -9,7 +9,7 @@
 #include "vector.h"
 
 #define SLMOE_VERSION "0.1.0"
-#define SLM_SPEC_VERSION "0.1"
+#define SLM_SPEC_VERSION "0.2"
 
 /* Exit codes. When several apply: 2, 6, 4, 77, 3, 1, 5, 0. */
 enum {

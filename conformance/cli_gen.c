@@ -220,6 +220,7 @@ int cli_gen(int argc, char **argv)
     size_t n = 0;
 
     if (!cli_parse(argc, argv, "VontcpTk", &options)) return EXIT_USAGE;
+    if (!options.tier_given) options.tier = VEC_FULL;
     if (options.words.n) {
         fprintf(stderr, "slmoe gen: takes no '%s'\n", options.words.item[0]);
         return EXIT_USAGE;

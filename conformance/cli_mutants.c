@@ -222,6 +222,12 @@ static int run_mutants(const cli_options *options, mutants_view view, bool csv)
 
     if (!set) return EXIT_VECTORS;
     cases = select_cases(options, set, &n);
+    if (cases && n == 0) {
+        fprintf(stderr, "slmoe %s: no case was selected\n", options->verb);
+        free(cases);
+        vec_free(set);
+        return EXIT_NOTHING;
+    }
     progress_begin(&progress, 1);
     progress_step(&progress, "mutants");
     if (!cases ||
@@ -249,12 +255,20 @@ static int run_mutants(const cli_options *options, mutants_view view, bool csv)
     return survived || broken ? EXIT_FAILS : n ? EXIT_CONFORMS : EXIT_NOTHING;
 }
 
+static int takes_no_words(const cli_options *options)
+{
+    if (options->words.n == 0) return 1;
+    fprintf(stderr, "slmoe %s: takes no '%s'\n", options->verb, options->words.item[0]);
+    return 0;
+}
+
 int cli_mutants(int argc, char **argv)
 {
     cli_options options;
     bool csv = false;
 
     if (!cli_parse(argc, argv, "VontcpTfje", &options)) return EXIT_USAGE;
+    if (!takes_no_words(&options)) return EXIT_USAGE;
     if (options.formats.n && !view_format(&options, &csv)) return EXIT_USAGE;
     if (options.essential && options.formats.n) {
         fputs("slmoe mutants: --essential and --format do not go together\n", stderr);
@@ -273,6 +287,7 @@ int cli_trace(int argc, char **argv)
     bool csv;
 
     if (!cli_parse(argc, argv, "VontcpTfj", &options)) return EXIT_USAGE;
+    if (!takes_no_words(&options)) return EXIT_USAGE;
     if (!view_format(&options, &csv)) return EXIT_USAGE;
     return run_mutants(&options, VIEW_TRACE, csv);
 }

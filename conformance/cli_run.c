@@ -81,7 +81,8 @@ static void write_repeat(const cli_options *options, char *out, size_t size)
 {
     out[0] = '\0';
     if (strcmp(options->vectors, options->default_vectors) != 0)
-        snprintf(out, size, " --vectors '%s'", options->vectors);
+        snprintf(out, size, " --vectors ");
+    if (out[0]) report_append_word(out, size, options->vectors);
     if (options->tier > VEC_QUICK && strlen(out) + 16 < size)
         strcat(out, " --tier full");
 }

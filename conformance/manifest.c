@@ -2,7 +2,7 @@
 /* conformance/manifest.c - vectors/MANIFEST: version of the set, digest of each file.
  *
  *   slm-manifest/1
- *   version 0.1
+ *   version 0.2
  *   9c1f...  select/tie.yaml */
 #include "manifest.h"
 #include "vector.h"
@@ -91,7 +91,7 @@ static void read_version(const char *vectors, char version[64])
     FILE *manifest = open_manifest(vectors);
     char line[256];
 
-    strcpy(version, "0.1");
+    strcpy(version, "0.2");
     if (!manifest) return;
     while (fgets(line, sizeof line, manifest))
         if (sscanf(line, "version %63s", version) == 1) break;

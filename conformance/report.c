@@ -42,12 +42,35 @@ size_t report_skipped(const report_counts *counts)
     return count_class(counts, REPORT_SKIPPED);
 }
 
+void report_append_word(char *command, size_t size, const char *word)
+{
+    const int plain = word[0] && !strpbrk(word, " \t\n'\"\\$`&|;<>()*?[]#~!{}");
+    size_t at = strlen(command);
+
+    if (plain) {
+        snprintf(command + at, size - at, "%s", word);
+        return;
+    }
+    snprintf(command + at, size - at, "'");
+    for (; *word; word++) {
+        at = strlen(command);
+        if (*word == '\'')
+            snprintf(command + at, size - at, "'\\''");
+        else
+            snprintf(command + at, size - at, "%c", *word);
+    }
+    at = strlen(command);
+    snprintf(command + at, size - at, "'");
+}
+
 void report_again(const report_run *run, const vec_case *test, char out[REPORT_COMMAND])
 {
-    const char *quote = strpbrk(run->backend, " '$&|;") ? "'" : "";
+    size_t at;
 
-    snprintf(out, REPORT_COMMAND, "slmoe run -b %s%s%s%s --only '%s'", quote,
-             run->backend, quote, run->repeat, test->id);
+    snprintf(out, REPORT_COMMAND, "slmoe run -b ");
+    report_append_word(out, REPORT_COMMAND, run->backend);
+    at = strlen(out);
+    snprintf(out + at, REPORT_COMMAND - at, "%s --only '%s'", run->repeat, test->id);
 }
 
 int report_open(report_writer *report, const char *spec, char *why)

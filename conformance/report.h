@@ -68,6 +68,10 @@ extern const report_format report_tap13;
 
 enum { REPORT_COMMAND = 2048 };
 
+/* Append a word to a command of the shell, cut off where `size` ends; in quotes if it
+ * needs them. */
+void report_append_word(char *command, size_t size, const char *word);
+
 /* The shell command that repeats one case of a run. */
 void report_again(const report_run *run, const vec_case *test,
                   char out[REPORT_COMMAND]);

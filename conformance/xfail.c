@@ -82,6 +82,10 @@ int xfail_load(xfail_list *list, const char *path, char *why)
         if (line[0] == '#' || line[strspn(line, " \t\r\n")] == '\0') continue;
         ok = read_entry(list, line, number, why);
     }
+    if (ok && ferror(file)) {
+        snprintf(why, 512, "%s: cannot be read: %s", path, strerror(errno));
+        ok = 0;
+    }
     if (file) fclose(file);
     if (!ok) xfail_free(list);
     return ok;

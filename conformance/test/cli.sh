@@ -26,8 +26,14 @@ for verb in $verbs; do
     says stdout "usage: slmoe $verb"
 done
 expect 0 "$SLMOE" --version
+says stdout "specification $(sed -n 's/^| specification.*| \([0-9.]*\) |.*/\1/p' "$SOURCE/spec/CHANGELOG.md"), ABI"
+[ "$(sed -n 's/^| vectors.*| \([0-9.]*\) |.*/\1/p' "$SOURCE/spec/CHANGELOG.md")" = "$(sed -n 's/^version //p' "$SOURCE/vectors/MANIFEST")" ] || fail "versions of the vectors"
 
 # Nothing executed, unknown backend, unknown case.
+expect 5 "$SLMOE" mutants --only 'no/such/*'
+expect 2 "$SLMOE" mutants hard-clamp
+says stderr "takes no 'hard-clamp'"
+expect 2 "$SLMOE" trace hard-clamp
 expect 5 "$SLMOE" run -b ref --only 'no/such/*'
 says stderr 'nothing was executed'
 expect 4 "$SLMOE" run -b rfe
@@ -132,6 +138,8 @@ bad "$(case_with '{n: 2, k: 1}' '&b {shape: [2], data: [0x0p+0, 0x0p+0]}')" 'anc
 printf '# none\n' >"$out/none"
 expect 0 "$SLMOE" run -b ref --tier smoke --xfail "$out/none"
 printf 'select/mixture/* FAIL\n' >"$out/untracked"
+expect 2 "$SLMOE" run -b ref --tier smoke --xfail "$out"
+says stderr 'cannot be read: Is a directory'
 expect 2 "$SLMOE" run -b ref --tier smoke --xfail "$out/untracked"
 says stderr 'no tracker'
 printf 'no/such/case FAIL acme#1\n' >"$out/stale"

@@ -43,6 +43,13 @@ says stdout '0 worse, 0 better, 0 changed, 0 new, 0 gone'
 expect 1 "$SLMOE" diff "$out/right.jsonl" "$out/bad.jsonl"
 says stdout 'PASS -> FAIL'
 says stdout 'again: slmoe run -b mutant:hard-clamp'
+
+# What it prints to be pasted can be pasted, whatever the names are.
+mkdir "$out/it's" && cp -r "$SOURCE/vectors" "$out/it's/vectors"
+expect 1 "$SLMOE" run -b mutant:hard-clamp --vectors "$out/it's/vectors" --only 'situ/*'
+again=$(sed -n 's/^ *again: slmoe //p' "$out/stdout" | head -n 1)
+expect 1 sh -c "'$SLMOE' $again"
+says stdout '1 failed'
 expect 0 "$SLMOE" diff "$out/bad.jsonl" "$out/right.jsonl"
 says stdout 'FAIL -> PASS'
 
