@@ -52,11 +52,12 @@ static float relu(const slm_handle *handle, float b)
     return b > 0.0f || isnan(b) ? b : 0.0f;
 }
 
-float scalar_activation(const slm_handle *handle, float a, float b, int shared)
+static float activation(const slm_handle *handle, slm_expert_kind kind, float a,
+                        float b, int shared)
 {
     const int swap = wrong(handle, MUTANT_halves_swapped);
     const float gate = swap ? b : a, up = swap ? a : b;
-    int as_swiglu = handle->config.expert == SLM_EXPERT_SWIGLU;
+    int as_swiglu = kind == SLM_EXPERT_SWIGLU;
     float h;
 
     if (wrong(handle, MUTANT_swiglu_for_situ)) as_swiglu = 1;
@@ -65,7 +66,7 @@ float scalar_activation(const slm_handle *handle, float a, float b, int shared)
         handle->config.norm == SLM_NORM_NONE)
         as_swiglu = 1;
     if (wrong(handle, MUTANT_situ_for_swiglu)) as_swiglu = 0;
-    if (handle->config.expert == SLM_EXPERT_RELU)
+    if (kind == SLM_EXPERT_RELU)
         h = relu(handle, b);
     else
         h = as_swiglu ? swiglu(handle, gate, up) : situ(handle, gate, up);
@@ -73,6 +74,11 @@ float scalar_activation(const slm_handle *handle, float a, float b, int shared)
     if (wrong(handle, MUTANT_flushed_too_early) && fabsf(h) < 0x1p-64f) h = 0.0f;
     if (wrong(handle, MUTANT_bound_exceeded)) h *= 1.0f + 0x1p-22f;
     return h;
+}
+
+float scalar_activation(const slm_handle *handle, float a, float b, int shared)
+{
+    return activation(handle, handle->config.expert, a, b, shared);
 }
 
 static int has_nan(const float *row, size_t n)
@@ -108,7 +114,7 @@ slm_status scalar_situ_glu(slm_handle *handle, const slm_situ_glu_args *args,
             const float a = gate_up[pairs ? 2 * i : i];
             const float b = gate_up[pairs ? 2 * i + 1 : f + i];
 
-            h[i] = scalar_activation(handle, a, b, 0);
+            h[i] = activation(handle, SLM_EXPERT_SITU, a, b, 0);
         }
         if (wrong(handle, MUTANT_nan_poisons_other_elements) && has_nan(h, f))
             for (size_t i = 0; i < f; i++) h[i] = NAN;

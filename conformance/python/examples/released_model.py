@@ -94,8 +94,8 @@ class ReleasedModel(Backend):
     def layer_forward(self, *, x, bias):
         x, bias = take(x), take(bias)
         refuse_not_finite("bias", ~bias.isfinite())
-        logit = x @ self.weights["w_router"].T
-        refuse_not_finite("logit", logit.isnan())
+        router = self.weights["w_router"]
+        refuse_not_finite("logit", ~(x.isfinite().all(1, keepdim=True) & router.isfinite().all(1)))
         self.module.gate.e_score_correction_bias.copy_(bias)
         self.seen.clear()
         y = self.module(x.to(self.dtype))

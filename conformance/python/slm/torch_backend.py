@@ -62,6 +62,8 @@ class TorchBackend(Backend):
 
     def routing(self, x: Tensor, w_router: Tensor, bias: Tensor) -> Dict[str, Tensor]:
         logit = x @ w_router.T
+        given = x.isfinite().all(1, keepdim=True) & w_router.isfinite().all(1)
+        refuse_not_finite("logit", ~given)
         score = self.score(logit)
         return {**self.choose(score, bias, "logit"), "logit": logit, "score": score}
 
