@@ -186,6 +186,9 @@ class Library(Backend):
         self.config, self.weights, self._open = config, weights, True
         if not weights:
             return
+        offered = self.supports(config, "layer_forward", 0)
+        if offered is not True:
+            raise Refusal("SLM_ERR_UNSUPPORTED", "weights", 0, f"another backend: {offered}")
         count = c_size_t()
         fields = self._library.slm_weight_fields(byref(count))
         struct = (c_char * (fields[count.value - 1].offset + ctypes.sizeof(CTensor)))()
@@ -284,6 +287,9 @@ class Library(Backend):
             self._fill(struct, info.fields[:info.n_fields], given, config, op)
             outputs = dict(self._outputs(info, config, call, struct, False))
             self._check(self._library.slm_check(number, byref(config), struct, byref(error)), error)
+            offered = self.supports(self.config, op, call.n_tokens)
+            if offered is not True:
+                raise Refusal("SLM_ERR_UNSUPPORTED", op, 0, f"another backend: {offered}")
             if self._exact:
                 outputs = dict(self._outputs(info, config, call, struct, True))
             if self._table.workspace:

@@ -55,6 +55,23 @@ class InC(unittest.TestCase):
         refusal = caught.exception
         self.assertEqual((refusal.status, refusal.index), ("SLM_ERR_NONFINITE", 1))
 
+    def test_what_a_backend_does_not_offer_is_refused_before_it_runs(self):
+        config = slm.Config(d=1, l=1, n=2, k=1, f=1, S=0, norm="none", dtype="bf16")
+        names = {"w_router": (2, 1), "w_down": (1, 1), "w_lift": (1, 1), "w_gate": (2, 1, 1),
+                 "w_up": (2, 1, 1), "w_out": (2, 1, 1), "w_shared_gate": (0, 1),
+                 "w_shared_up": (0, 1), "w_shared_out": (1, 0)}
+        weights = {name: np.ones(shape, np.float32) for name, shape in names.items()}
+        backend("cpu").prepare(config, weights)
+        for run in (lambda: backend("cpu-blas").prepare(config, weights),
+                    lambda: prepared(config, "cpu-blas").situ_glu(gate_up=np.ones((1, 2)))):
+            with self.assertRaises(slm.Refusal) as caught:
+                run()
+            self.assertEqual(caught.exception.status, "SLM_ERR_UNSUPPORTED")
+            self.assertIn("binary32", caught.exception.expected)
+        bias = np.zeros(2, np.float32)
+        prepared(config, "cpu-blas").load_metrics(ids=np.zeros((1, 1), np.int32))
+        prepared(config, "cpu-blas").select(score=np.array([[0, 1]], np.float32), bias=bias)
+
     def test_a_binary64_that_is_no_binary32_is_not_rounded_in_silence(self):
         with self.assertRaises(ValueError):
             prepared(slm.Config(n=3, k=2)).select(score=np.array([[0.1, 0.2, 0.3]]),
