@@ -184,8 +184,13 @@ static bool make_dropped(const control_work *work)
     if (testee && testee_frame(testee, work->test, NULL, &frame, reply.why)) {
         testee_run(testee, &frame, &reply);
         made = reply.outcome == TESTEE_RETURNED && reply.status == SLM_OK;
-        for (size_t i = 0; made && i < work->result.count; i++)
-            put(&work->result, i, slm_ref_get(frame_tensor(&frame, "y"), i));
+        for (size_t i = 0; made && i < work->result.count; i++) {
+            const double y = slm_ref_get(frame_tensor(&frame, "y"), i);
+
+            /* giving a row up is lawful where a weight is no number  R4 */
+            made = !isnan(y) || isnan(slm_ref_get(&work->result.right, i));
+            put(&work->result, i, y);
+        }
         frame_free(&frame);
     }
     testee_close(testee);

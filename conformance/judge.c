@@ -42,33 +42,6 @@ static int is_output(const slm_field *field)
            field->role == SLM_ROLE_INOUT;
 }
 
-/* Whether rows of an input have only numbers; a field that is absent or no input
- * has. */
-static int are_finite(const call_frame *frame, const char *field, size_t first,
-                      size_t n_rows)
-{
-    const slm_tensor *tensor = frame_tensor(frame, field);
-    size_t width;
-
-    if (!tensor || tensor->rank == 0 || tensor->shape[0] == 0) return 1;
-    for (size_t i = 0; i < frame->info->n_fields; i++)
-        if (strcmp(frame->info->fields[i].name, field) == 0 &&
-            is_output(&frame->info->fields[i]))
-            return 1;
-    width = slm_tensor_count(tensor) / tensor->shape[0];
-    for (size_t i = first * width; i < (first + n_rows) * width; i++)
-        if (!isfinite(slm_ref_get(tensor, i))) return 0;
-    return 1;
-}
-
-/* Whether token t may be poisoned, so that its taps and weights say nothing.      R4 */
-static int may_be_poisoned(const call_frame *frame, size_t t)
-{
-    return !are_finite(frame, "x", t, 1) || !are_finite(frame, "score", t, 1) ||
-           !are_finite(frame, "logit", t, 1) ||
-           !are_finite(frame, "w_router", 0, frame->config.n_experts);
-}
-
 /* ---- refusals ---- */
 
 /* An output that is input, too, must still hold what the file gave. */
@@ -166,7 +139,7 @@ static void check_written(judge_trial *trial, const slm_field *field)
     if (first >= count) return;
     t = field->dims[0] == 'T' ? first / (count / tensor->shape[0]) : 0;
     if (field->dims[0] == 'T' && strcmp(field->name, "y") != 0 &&
-        strcmp(field->name, "ids") != 0 && may_be_poisoned(frame, t))
+        strcmp(field->name, "ids") != 0 && trial_may_be_poisoned(frame, t))
         return;
     compare_say_place(place, field->name, tensor, first);
     stage_fail(trial, stage_clause(trial->test->op, field->name),

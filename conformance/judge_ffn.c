@@ -221,7 +221,8 @@ void judge_dense_ffn(judge_trial *trial)
         const slm_tensor view = slm_tensor_at(x, t);
 
         stage_row(row, &view);
-        if (!is_finite_row(row, config->d_model)) {
+        if (!is_finite_row(row, config->d_model) ||
+            trial_is_given_up(trial->frame, "y", t)) {
             stage_open_nan(trial, "y");
             for (size_t i = 0; i < config->d_model; i++)
                 stage_exact(trial, t * config->d_model + i, NAN);
@@ -334,7 +335,7 @@ void judge_rmsnorm(judge_trial *trial)
         int finite;
 
         stage_row(row, &view);
-        finite = is_finite_row(row, width);
+        finite = is_finite_row(row, width) && !trial_is_given_up(trial->frame, "r", t);
         if (finite)
             stage_open(trial, "r");
         else

@@ -116,7 +116,7 @@ static void judge_token(layer_work *layer, size_t t)
         run_envelope(layer, t);
 }
 
-/* A poisoned token: every y is NaN.                                               R4 */
+/* A token that is poisoned or was given up: every y is NaN.                       R4 */
 static void judge_poisoned(layer_work *layer, size_t t)
 {
     stage_open_nan(layer->trial, "y");
@@ -132,8 +132,11 @@ void judge_layer(judge_trial *trial)
 
     layer_open(&layer, trial, &trial->frame->config, &trial->frame->weights, 1);
     for (size_t t = 0; t < trial->frame->call->n_tokens; t++) {
-        if (trial->rows[t] == ROW_SOUND) judge_token(&layer, t);
-        if (trial->rows[t] == ROW_POISONED) judge_poisoned(&layer, t);
+        if (trial->rows[t] == ROW_LOST) continue;
+        if (trial->rows[t] == ROW_POISONED || trial_is_given_up(trial->frame, "y", t))
+            judge_poisoned(&layer, t);
+        else
+            judge_token(&layer, t);
     }
     layer_close(&layer);
 }

@@ -209,7 +209,11 @@ void stage_real(judge_trial *trial, size_t index, const arb_t want, double bound
         const double golden = slm_ref_get(&view, index);
 
         if (isnan(golden)) {
+            const char *clause = trial->clause;
+
+            trial->clause = "R4";
             stage_exact(trial, index, golden);
+            trial->clause = clause;
             arb_clear(wanted);
             return;
         }

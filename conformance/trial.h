@@ -151,6 +151,15 @@ void stage_rmsnorm(const judge_trial *trial, arb_ptr want, double *bound,
                    const double *u, const double *du, const double *gamma, size_t width,
                    double v);
 
+/* ---- inputs that are not finite ----                                            R4 */
+
+/* Whether token t may be poisoned, so that its taps and weights say nothing. */
+int trial_may_be_poisoned(const call_frame *frame, size_t t);
+
+/* Whether the backend gave token t up, and may: its row of the output is all NaN, and a
+ * weight that it uses is not finite. Its taps then say nothing. */
+int trial_is_given_up(const call_frame *frame, const char *output, size_t t);
+
 /* ---- the operations ---- */
 
 /* Routing: logit, score, ids, cutoff, weight of route, select and layer_forward.

@@ -250,6 +250,7 @@ static void run_token(const slm_handle *handle, scalar_layer *at,
     scalar_combine(handle, at, t, args->call.n_tokens);
     finite &= normalise(handle, at);
     finite &= finish(handle, at, t);
+    if (wrong(handle, MUTANT_layer_clamps_nan)) finite = 1;
     if (at->routing.poisoned[t]) finite = 0;
     *poisoned |= !finite;
     if (wrong(handle, MUTANT_nan_poisons_other_rows)) finite &= !*poisoned;

@@ -27,6 +27,11 @@ static float situ(const slm_handle *handle, float a, float b)
     const int swapped = wrong(handle, MUTANT_betas_swapped);
     const float beta_gate = fixed ? 4.0f : (float)handle->config.beta_gate;
     const float beta_up = fixed ? 25.0f : (float)handle->config.beta_up;
+
+    if (wrong_in(handle, SLM_OP_layer_forward, MUTANT_layer_clamps_nan)) {
+        a = fmaxf(-0x1p20f, fminf(0x1p20f, a));
+        b = fmaxf(-0x1p20f, fminf(0x1p20f, b));
+    }
     float gate = softcap(handle, a, swapped ? beta_up : beta_gate);
     float up = softcap(handle, b, swapped ? beta_gate : beta_up);
     float sigma = scalar_sigmoid(handle, a);

@@ -362,6 +362,58 @@ static void weights_that_are_no_numbers_do_not_stop_the_judge(void **state)
     }
 }
 
+/* A token's row of y and of the taps after its choice, as of a backend that gave it up. */
+static void give_up(made_case *made, size_t t)
+{
+    static const char *const fields[] = {"y", "z", "h", "o", "u", "r", "hs"};
+
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+        const slm_tensor *tensor = frame_tensor(&made->frame, fields[i]);
+        const size_t width = slm_tensor_count(tensor) / T;
+
+        for (size_t j = 0; j < width; j++)
+            case_f32(made, fields[i])[t * width + j] = NAN;
+    }
+}
+
+/* A row may be given up when a weight that it uses is no number, and no other.    R4 */
+static void a_row_is_given_up_for_its_own_weights_alone(void **state)
+{
+    inputs *in = make_inputs(1, 1);
+    made_case made;
+    size_t expert, user = T, other = T;
+
+    (void)state;
+    open_layer(&made, in);
+    plain_layer(&made, PLAIN_FORWARD, PLAIN_RIGHT, 1);
+    expert = (size_t)case_i32(&made, "ids")[0];
+    for (size_t t = 0; t < T; t++) {
+        const int32_t *ids = case_i32(&made, "ids") + t * K;
+        int has = 0;
+
+        for (int q = 0; q < K; q++) has |= (size_t)ids[q] == expert;
+        *(has ? &user : &other) = t;
+    }
+    assert_true(user < T && other < T);
+    give_up(&made, user);
+    assert_int_equal(case_judge(&made), JUDGE_FAIL); /* every weight is a number */
+    case_free(&made);
+
+    in->w_gate[expert * F * L + 1] = NAN;
+    open_layer(&made, in);
+    plain_layer(&made, PLAIN_FORWARD, PLAIN_RIGHT, 1);
+    give_up(&made, user);
+    assert_int_equal(case_judge(&made), JUDGE_PASS);
+    case_f32(&made, "y")[user * D + 1] = 0; /* what is left of a NaN's row */
+    assert_int_equal(case_judge(&made), JUDGE_FAIL);
+    case_f32(&made, "y")[user * D + 1] = NAN;
+    give_up(&made, other);
+    assert_int_equal(case_judge(&made), JUDGE_FAIL);
+    assert_string_equal(made.verdict.stage, "z");
+    case_free(&made);
+    free(in);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -376,6 +428,7 @@ int main(void)
         cmocka_unit_test(a_poisoned_token_needs_nan_in_all_of_y),
         cmocka_unit_test(any_bits_are_judged_and_refused),
         cmocka_unit_test(weights_that_are_no_numbers_do_not_stop_the_judge),
+        cmocka_unit_test(a_row_is_given_up_for_its_own_weights_alone),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL) != 0;

@@ -155,6 +155,15 @@ def ffn() -> Family:
           either=[{"status": "SLM_ERR_NONFINITE", "field": "x", "index": 2},
                   {"out": {"y": [[1.0, -1.0], [nan, nan], [2.0, -2.0]]}}],
           provenance="hand", clause=["R4"], kills=["relu-hides-nan", "nan-poisons-other-rows"])
+    good = {"x": [[1.0, 0.0], [0.0, 2.0]], "w_up": [[1.0, 1.0]], "w_out": [[1.0], [-1.0]]}
+    for name, bad, y in (("w_up", [[1.0, nan]], [[nan, nan], [nan, nan]]),
+                         ("w_out", [[1.0], [nan]], [[1.0, nan], [2.0, nan]])):
+        whole = [{"out": {"y": [[nan, nan], [nan, nan]]}}] if name == "w_out" else []
+        f.add(f"nan-in-{name.replace('_', '-')}", "dense_ffn", {**relu, "f": 1},
+              {**good, name: bad},
+              either=[{"status": "SLM_ERR_NONFINITE", "field": name, "index": 1},
+                      {"out": {"y": y}}, *whole],
+              provenance="hand", clause=["R4"], kills=["relu-hides-nan", "nan-hidden"])
     return f
 
 

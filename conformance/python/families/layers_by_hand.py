@@ -110,5 +110,57 @@ def poisoned() -> Family:
     return f
 
 
+def nonfinite_weights() -> Family:
+    f = Family("layer/nonfinite-weights",
+               "One weight is no number: where it enters y is NaN, or the call is refused.",
+               ["R4"], ["nan-hidden"])
+    tokens, d, rank = 4, 6, {"w_gate": 3, "w_up": 3, "w_out": 3}
+    typed = weights(SMALL, tokens, 98)
+    cfg = resolve(SMALL)
+    good = forward.layer_forward(cfg, {name: tensor.values(name)
+                                       for name, tensor in typed.items()})
+    ids = [good["ids"][t * 2:t * 2 + 2] for t in range(tokens)]
+    used = next(e for e in range(4) if 0 < sum(e in row for row in ids) < tokens)
+    users = [t for t in range(tokens) if used in ids[t]]
+
+    def case(name, bad, stage, rows, columns=range(d), **rest):
+        """The weight's second row gets a bad element, of `used` where it has experts."""
+        tensor = typed[name]
+        values, width = list(tensor.values(name)), tensor.shape[-1]
+        place = used * tensor.shape[1] * width if name in rank else 0
+        values[place + (width if len(tensor.shape) > 1 else 1)] = bad
+        mark = math.nan if math.isnan(bad) else "any"
+
+        def outcome(columns, mark):
+            y = list(good["y"])
+            for t in rows:
+                for i in columns:
+                    y[t * d + i] = mark
+            return {"out": {"ids": Tensor((tokens, 2), data=good["ids"]),
+                            "y": Tensor((tokens, d), data=y)}}
+
+        either = [{"status": "SLM_ERR_NONFINITE", "field": stage}, outcome(columns, mark)]
+        if len(columns) < d:
+            either.append(outcome(range(d), math.nan))
+        f.add(f"{'nan' if math.isnan(bad) else 'infinity'}-in-{name.replace('_', '-')}",
+              "layer_forward", SMALL, {**typed, name: Tensor(tensor.shape, data=values)},
+              either=either, provenance="oracle", **rest)
+
+    everyone = range(tokens)
+    case("gamma", math.nan, "gamma", everyone)
+    for name, stage in (("w_down", "z"), ("w_shared_gate", "hs"), ("w_shared_up", "hs")):
+        case(name, math.nan, stage, everyone, kills=["nan-hidden", "layer-clamps-nan"])
+    for name, stage in (("w_gate", "h"), ("w_up", "h"), ("w_out", "o")):
+        case(name, math.nan, stage, users, note=f"of expert {used}, whom others did not choose",
+             kills=["nan-poisons-other-rows", "nan-hidden", "runs-every-expert",
+                    *(["layer-clamps-nan"] if name != "w_out" else [])])
+    case("w_gate", math.inf, "h", users, note="SiTU has a limit there: any y is right",
+         kills=["nan-poisons-other-rows"])
+    for name in ("w_lift", "w_shared_out"):
+        case(name, math.nan, "y", everyone, (1,), note="it enters one column of y")
+    case("w_lift", -math.inf, "y", everyone, (1,))
+    return f
+
+
 def families() -> list[Family]:
-    return [by_hand(), poisoned()]
+    return [by_hand(), poisoned(), nonfinite_weights()]

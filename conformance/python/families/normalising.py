@@ -103,6 +103,13 @@ def widths() -> Family:
                       {"out": {"r": [[F(1, 6), F(7, 6)], [math.nan, math.nan],
                                      [F(-7, 6), F(1, 6)]]}}],
               provenance="hand", clause=["R4"])
+    nan = math.nan
+    f.add("nan-in-gamma", "rmsnorm", {"l": 2, "eps": 11},
+          {"u": [[1.0, 7.0], [-7.0, 1.0]], "gamma": [2.0, nan]},
+          either=[{"status": "SLM_ERR_NONFINITE", "field": "gamma", "index": 1},
+                  {"out": {"r": [[F(1, 3), nan], [F(-7, 3), nan]]}},
+                  {"out": {"r": [[nan, nan], [nan, nan]]}}],
+          provenance="hand", clause=["R4"], kills=["nan-hidden", "gamma-ignored"])
     return f
 
 

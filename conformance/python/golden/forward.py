@@ -253,10 +253,16 @@ def _inner(
     return [activation(ar, cfg, a, b) for a, b in zip(gate, up)]
 
 
+def _check_elements(inp: Inputs, *names: str) -> None:
+    """These arguments have numbers alone (R4)."""
+    for name in names:
+        for i, v in enumerate(inp.get(name, [])):
+            if not math.isfinite(v):
+                raise Refusal("SLM_ERR_NONFINITE", name, i)
+
+
 def dense_ffn(cfg: Config, inp: Inputs) -> Outputs:
-    for i, v in enumerate(inp["x"]):
-        if not math.isfinite(v):
-            raise Refusal("SLM_ERR_NONFINITE", "x", i)
+    _check_elements(inp, "x", "w_gate", "w_up", "w_out")
 
     def compute(ar: Enclosing) -> dict[str, list[Interval | float]]:
         out: dict[str, list[Interval | float]] = {"h": [], "y": []}
@@ -275,9 +281,7 @@ def dense_ffn(cfg: Config, inp: Inputs) -> Outputs:
 def rmsnorm(cfg: Config, inp: Inputs) -> Outputs:
     """r = gamma u / sqrt(mean(u^2) + eps) for stored u: the root of a rational."""
     gamma = inp.get("gamma", [1.0] * cfg.l)
-    for i, v in enumerate(inp["u"]):
-        if not math.isfinite(v):
-            raise Refusal("SLM_ERR_NONFINITE", "u", i)
+    _check_elements(inp, "u", "gamma")
     result = []
     for u in rows(inp["u"], cfg.l):
         total = exact_dot(u, u) / cfg.l + decimal(cfg.eps)
@@ -326,9 +330,40 @@ def _shared(
     return hs, _linear(ar, inp["w_shared_out"], hs)
 
 
+def _check_weights(cfg: Config, inp: Inputs, choices: list[list[int]]) -> None:
+    """Where a weight that a token uses is no number: the first stage that it reaches (R4)."""
+
+    def check(stage: str, at: int, width: int, *names: str, part: slice = slice(None)) -> None:
+        """Row i of each of these makes element at + i of the stage."""
+        for name in names:
+            values = inp.get(name, [])[part]
+            for i, v in enumerate(values):
+                if not math.isfinite(v):
+                    raise Refusal("SLM_ERR_NONFINITE", stage, at + i // width)
+
+    inner = cfg.S * cfg.fs
+    if cfg.norm == "rms":
+        _check_elements(inp, "gamma")
+    for t, ids in enumerate(choices):
+        check("z", t * cfg.l, cfg.d, "w_down")
+        for q, e in enumerate(ids, t * cfg.k):
+            part = slice(e * cfg.f * cfg.l, (e + 1) * cfg.f * cfg.l)
+            check("h", q * cfg.f, cfg.l, "w_gate", "w_up", part=part)
+            check("o", q * cfg.l, cfg.f, "w_out", part=part)
+            part = slice(e * cfg.l * cfg.l, (e + 1) * cfg.l * cfg.l)
+            check("o", q * cfg.l, cfg.l, "w_expert", part=part)
+        check("hs", t * inner, cfg.d, "w_shared_gate", "w_shared_up")
+        check("y", t * cfg.d, cfg.l, "w_lift")
+        check("y", t * cfg.d, inner, "w_shared_out")
+        for j in range(cfg.S):
+            check("y", t * cfg.d, cfg.d, "w_shared",
+                  part=slice(j * cfg.d * cfg.d, (j + 1) * cfg.d * cfg.d))
+
+
 def layer_forward(cfg: Config, inp: Inputs) -> Outputs:
     out, exact_rows = _choose_rows(cfg, inp)
     choices = rows(out["ids"], cfg.k)
+    _check_weights(cfg, inp, choices)
     gamma = inp.get("gamma", [1.0] * cfg.l)
 
     def compute(ar: Enclosing) -> dict[str, list[Interval | float]]:
