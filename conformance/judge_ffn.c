@@ -109,10 +109,11 @@ void stage_inner(const judge_trial *trial, arb_ptr want, double *bound,
     _arb_vec_clear(gate, (slong)rows);
 }
 
-void stage_settle_activation(judge_trial *trial, stage_known *known, size_t t, size_t i,
-                             const arb_t want, double bound, double v, int by_file)
+static void settle_activation(judge_trial *trial, const slm_config *config,
+                              stage_known *known, size_t t, size_t i, const arb_t want,
+                              double bound, double v, int by_file)
 {
-    const double limit = bound_activation_limit(&trial->frame->config, v);
+    const double limit = bound_activation_limit(config, v);
     const size_t index = t * known->width + i;
     char say_got[COMPARE_TEXT], say_want[COMPARE_WANT];
 
@@ -122,6 +123,13 @@ void stage_settle_activation(judge_trial *trial, stage_known *known, size_t t, s
         stage_record_exact(trial, index, 0, say_got, say_want);
     }
     stage_settle(trial, known, t, i, want, bound, by_file);
+}
+
+void stage_settle_activation(judge_trial *trial, stage_known *known, size_t t, size_t i,
+                             const arb_t want, double bound, double v, int by_file)
+{
+    settle_activation(trial, &trial->frame->config, known, t, i, want, bound, v,
+                      by_file);
 }
 
 void judge_situ_glu(judge_trial *trial)
@@ -151,7 +159,7 @@ void judge_situ_glu(judge_trial *trial)
         arb_set_d(a, gate);
         arb_set_d(b, up);
         activation_of(trial, &config, want, &bound, a, 0, b, 0, v);
-        stage_settle_activation(trial, &h, t, i % f, want, bound, v, 1);
+        settle_activation(trial, &config, &h, t, i % f, want, bound, v, 1);
     }
     stage_forget(&h);
     arb_clear(want);

@@ -177,6 +177,30 @@ static void activations_of_edge_values_are_judged(void **state)
     case_free(&made);
 }
 
+/* situ_glu is SiTU whatever experts the layer has, and so is its limit.           L1 */
+static void the_limit_is_that_of_situ_for_all_experts(void **state)
+{
+    float gate_up[] = {1e4f, 1, 1e5f, 1};
+    const slm_expert_kind kinds[] = {SLM_EXPERT_SITU, SLM_EXPERT_SWIGLU,
+                                     SLM_EXPERT_RELU, SLM_EXPERT_LINEAR};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        made_case made;
+        float *h;
+
+        open_situ(&made, gate_up, 2);
+        made.frame.config.expert = kinds[i];
+        h = case_f32(&made, "h");
+        h[0] = 100;
+        h[1] = plain_situ(1, 1, PLAIN_RIGHT);
+        assert_int_equal(case_judge(&made), JUDGE_PASS);
+        h[0] = nextafterf(100, 101);
+        assert_int_equal(case_judge(&made), JUDGE_FAIL);
+        case_free(&made);
+    }
+}
+
 static void an_answer_that_zeros_would_meet_is_vacuous(void **state)
 {
     float gate_up[] = {-3, 0.01f};
@@ -353,6 +377,7 @@ int main(void)
         cmocka_unit_test(ids_must_follow_the_backends_own_scores),
         cmocka_unit_test(deep_logits_admit_each_lawful_reading),
         cmocka_unit_test(activations_of_edge_values_are_judged),
+        cmocka_unit_test(the_limit_is_that_of_situ_for_all_experts),
         cmocka_unit_test(an_answer_that_zeros_would_meet_is_vacuous),
         cmocka_unit_test(the_place_of_eps_shows_on_a_tiny_aggregate),
         cmocka_unit_test(a_narrow_gamma_rounds_unless_it_is_a_power_of_two),
