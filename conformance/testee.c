@@ -11,8 +11,18 @@
 /* Memory that a call may keep after close before it counts as a leak. */
 static const size_t LEAK_LIMIT = (size_t)256 << 20;
 
-/* More than this no operation needs, and no machine has. */
+/* More workspace than this no operation needs. */
 static const size_t WORKSPACE_LIMIT = (size_t)1 << 40;
+
+/* What the machine has, for the guards write to every page of it. */
+static size_t workspace_limit(void)
+{
+    const long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+    const size_t limit =
+        pages > 0 && page > 0 ? (size_t)pages * (size_t)page : WORKSPACE_LIMIT;
+
+    return limit < WORKSPACE_LIMIT ? limit : WORKSPACE_LIMIT;
+}
 
 /* The next message that is neither progress nor the last word on a fault. */
 static protocol_result listen_for(child_testee *testee, const call_frame *frame,
@@ -160,6 +170,17 @@ static int is_running(child_testee *testee)
     return !testee->lost;
 }
 
+/* A reply came, and it is none: the case has its verdict. */
+static void lose(child_testee *testee, const char *why)
+{
+    memset(&testee->loss, 0, sizeof testee->loss);
+    testee->lost = true;
+    testee->loss.outcome = TESTEE_BROKEN;
+    snprintf(testee->loss.why, sizeof testee->loss.why, "%s", why);
+    child_output(testee, &testee->loss);
+    child_stop(testee);
+}
+
 static int child_offers(slm_testee *base, const vec_case *test, char *reason)
 {
     child_testee *testee = (child_testee *)base;
@@ -185,8 +206,15 @@ static int child_offers(slm_testee *base, const vec_case *test, char *reason)
     message = ask(testee, NULL, request("supports", test), "supports", &testee->loss);
     testee->lost = !message;
     if (!message) return 1;
+    if (!json_is_boolean(json_object_get(message, "offered"))) {
+        json_decref(message);
+        lose(testee, "its reply to supports lacks `offered`, which is true or false");
+        return 1;
+    }
     offered = json_is_true(json_object_get(message, "offered"));
-    snprintf(reason, 256, "%s", child_text(message, "reason"));
+    snprintf(reason, 256, "%s",
+             offered || child_text(message, "reason")[0] ? child_text(message, "reason")
+                                                         : "the backend gave no reason");
     json_decref(message);
     return offered;
 }
@@ -195,6 +223,7 @@ static int child_offers(slm_testee *base, const vec_case *test, char *reason)
 static size_t ask_workspace(child_testee *testee, const vec_case *test)
 {
     testee_reply *loss = &testee->loss;
+    char why[128];
     json_t *message;
     size_t bytes;
 
@@ -202,12 +231,18 @@ static size_t ask_workspace(child_testee *testee, const vec_case *test)
     message = ask(testee, NULL, request("workspace", test), "workspace", loss);
     testee->lost = !message;
     if (!message) return 0;
+    if (!json_is_integer(json_object_get(message, "bytes"))) {
+        json_decref(message);
+        lose(testee, "its reply to workspace lacks `bytes`, which is an integer");
+        return 0;
+    }
     bytes = (size_t)json_integer_value(json_object_get(message, "bytes"));
     json_decref(message);
-    if (bytes <= WORKSPACE_LIMIT) return bytes;
-    testee->lost = true;
-    loss->outcome = TESTEE_BROKEN;
-    snprintf(loss->why, sizeof loss->why, "asks for %zu bytes of workspace", bytes);
+    if (bytes <= workspace_limit()) return bytes;
+    snprintf(why, sizeof why,
+             "asks for %zu bytes of workspace; this machine can give %zu", bytes,
+             workspace_limit());
+    lose(testee, why);
     return 0;
 }
 

@@ -178,7 +178,12 @@ static int read_hello(child_testee *testee, const json_t *message, char *why)
     const json_t *abi = json_object_get(message, "abi");
 
     if (strcmp(child_text(message, "type"), "refused") == 0) {
-        snprintf(why, TESTEE_WHY, "%s", child_text(message, "why"));
+        /* our own host names the backend itself */
+        if (strncmp(testee->name, "cmd:", 4) == 0)
+            snprintf(why, TESTEE_WHY, "%s: refused to run: %s", testee->name,
+                     child_text(message, "why"));
+        else
+            snprintf(why, TESTEE_WHY, "%s", child_text(message, "why"));
         return 0;
     }
     if (strcmp(child_text(message, "type"), "hello") != 0 ||
@@ -189,13 +194,19 @@ static int read_hello(child_testee *testee, const json_t *message, char *why)
                  testee->name, PROTOCOL_VERSION);
         return 0;
     }
+    about->abi_major = (uint32_t)json_integer_value(json_array_get(abi, 0));
+    about->abi_minor = (uint32_t)json_integer_value(json_array_get(abi, 1));
+    if (about->abi_major != SLM_ABI_MAJOR) {
+        snprintf(why, TESTEE_WHY,
+                 "%s: its hello says `abi` [%u, %u]; this suite judges [%d, N]",
+                 testee->name, about->abi_major, about->abi_minor, SLM_ABI_MAJOR);
+        return 0;
+    }
     snprintf(about->name, sizeof about->name, "%s", child_text(message, "name"));
     snprintf(about->version, sizeof about->version, "%s",
              child_text(message, "version"));
     snprintf(about->url, sizeof about->url, "%s", child_text(message, "url"));
     snprintf(about->note, sizeof about->note, "%s", child_text(message, "note"));
-    about->abi_major = (uint32_t)json_integer_value(json_array_get(abi, 0));
-    about->abi_minor = (uint32_t)json_integer_value(json_array_get(abi, 1));
     about->flags = (uint32_t)json_integer_value(json_object_get(message, "flags"));
     about->levels = (uint32_t)json_integer_value(json_object_get(message, "levels"));
     snprintf(about->emulated, sizeof about->emulated, "%s",

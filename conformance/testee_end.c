@@ -65,8 +65,8 @@ void child_bury(child_testee *testee, const call_frame *frame, const json_t *fau
                  fault ? "hung after a fault%s" : "closed its reply descriptor%s",
                  place);
     else if (info.si_code == CLD_EXITED)
-        snprintf(reply->why, sizeof reply->why, "exited with %d instead of an answer",
-                 info.si_status);
+        snprintf(reply->why, sizeof reply->why, "exited with %d instead of an answer%s",
+                 info.si_status, place);
     else
         snprintf(reply->why, sizeof reply->why, "died of signal %d (%s)%s",
                  info.si_status, strsignal(info.si_status), place);
