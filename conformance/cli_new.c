@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 static int usage(const char *what)
 {
@@ -41,13 +42,14 @@ static int name_of(const char *path, char name[SLM_NAME])
 }
 
 /* Make the folder, or take one that is empty. Returns an exit code. */
-static int take_folder(const char *path)
+static int take_folder(const char *path, int *made)
 {
     const struct dirent *entry;
     DIR *folder;
     int n = 0;
 
-    if (mkdir(path, 0777) == 0) return EXIT_CONFORMS;
+    *made = mkdir(path, 0777) == 0;
+    if (*made) return EXIT_CONFORMS;
     if (errno != EEXIST) return broken(path);
     folder = opendir(path);
     if (!folder) return broken(path);
@@ -86,6 +88,17 @@ static int write_file(const char *folder, const new_file *from, const char *name
     return EXIT_CONFORMS;
 }
 
+/* What a project has so far, without half of a file; the folder, too, if it is ours. */
+static void take_back(const char *folder, const new_file *last, int made)
+{
+    char path[SLM_PATH];
+
+    for (const new_file *file = new_files; file <= last; file++)
+        if ((size_t)snprintf(path, sizeof path, "%s/%s", folder, file->name) < SLM_PATH)
+            unlink(path);
+    if (made) rmdir(folder);
+}
+
 /* A word of a command, quoted where a shell would take it apart. */
 static void print_word(const char *before, const char *word, const char *after)
 {
@@ -118,7 +131,7 @@ static void print_next(const char *folder, const char *name)
 static int new_backend(const char *folder)
 {
     char name[SLM_NAME];
-    int code;
+    int code, made;
 
     if (!name_of(folder, name)) {
         fprintf(stderr,
@@ -127,12 +140,15 @@ static int new_backend(const char *folder)
                 folder, SLM_NAME - 1);
         return EXIT_USAGE;
     }
-    if ((code = take_folder(folder))) return code;
-    printf("%s: a backend that implements select, situ_glu and rmsnorm:", folder);
+    if ((code = take_folder(folder, &made))) return code;
     for (const new_file *file = new_files; file->name; file++) {
-        if ((code = write_file(folder, file, name))) return code;
-        printf(" %s", file->name);
+        if (!(code = write_file(folder, file, name))) continue;
+        take_back(folder, file, made);
+        return code;
     }
+    printf("%s: a backend that implements select, situ_glu and rmsnorm:", folder);
+    for (const new_file *file = new_files; file->name; file++)
+        printf(" %s", file->name);
     puts("\nbuild it, judge it:");
     print_next(folder, name);
     return EXIT_CONFORMS;

@@ -124,7 +124,18 @@ static void open_up(int descriptor)
     (void)!fchmod(descriptor, 0666 & ~mask);
 }
 
-static int write_file(const char *path, const html_page *page)
+/* A device, a pipe: what is there stays, and takes the page. */
+static int write_into(const char *path, const html_page *page)
+{
+    FILE *out = fopen(path, "we");
+    int code = EXIT_CONFORMS;
+
+    if (!out || !write_page(out, page)) code = complain(path);
+    if (out && fclose(out) != 0 && code == EXIT_CONFORMS) code = complain(path);
+    return code;
+}
+
+static int replace_file(const char *path, const html_page *page)
 {
     const size_t size = strlen(path) + 8;
     char *temporary = malloc(size);
@@ -144,6 +155,22 @@ static int write_file(const char *path, const html_page *page)
     if (code == EXIT_CONFORMS && rename(temporary, path) != 0) code = complain(path);
     if (code != EXIT_CONFORMS && descriptor >= 0) unlink(temporary);
     free(temporary);
+    return code;
+}
+
+/* A link stays one: the file that it names is replaced. */
+static int write_file(const char *path, const html_page *page)
+{
+    struct stat there;
+    char *target;
+    int code;
+
+    if (stat(path, &there) != 0) return replace_file(path, page);
+    if (!S_ISREG(there.st_mode) && !S_ISDIR(there.st_mode))
+        return write_into(path, page);
+    target = realpath(path, NULL);
+    code = replace_file(target ? target : path, page);
+    free(target);
     return code;
 }
 

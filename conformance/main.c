@@ -163,6 +163,14 @@ static void go_in_process(char **argv)
     fprintf(stderr, "slmoe: %s: cannot be executed: %s\n", path, strerror(errno));
 }
 
+/* An answer that did not arrive is no answer: a full disk is told. */
+static int finish(int code)
+{
+    if ((fflush(stdout) == 0 && !ferror(stdout)) || code != EXIT_CONFORMS) return code;
+    fprintf(stderr, "slmoe: standard output cannot be written: %s\n", strerror(errno));
+    return EXIT_HARNESS;
+}
+
 int main(int argc, char **argv)
 {
     if (argc < 2) {
@@ -171,13 +179,13 @@ int main(int argc, char **argv)
     }
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
         print_usage(stdout);
-        return EXIT_CONFORMS;
+        return finish(EXIT_CONFORMS);
     }
     if (strcmp(argv[1], "--version") == 0) {
         printf("slmoe " SLMOE_VERSION ", specification " SLM_SPEC_VERSION
                ", ABI %d.%d\n",
                SLM_ABI_MAJOR, SLM_ABI_MINOR);
-        return EXIT_CONFORMS;
+        return finish(EXIT_CONFORMS);
     }
     for (int i = 1; i < argc; i++)
         if (strcmp(argv[i], "--in-process") == 0) {
@@ -190,9 +198,9 @@ int main(int argc, char **argv)
         if (strcmp(argv[1], verbs[i].name) != 0) continue;
         if (asks_help(argc - 1, argv + 1)) {
             fputs(verbs[i].help, stdout);
-            return EXIT_CONFORMS;
+            return finish(EXIT_CONFORMS);
         }
-        return verbs[i].run(argc - 1, argv + 1);
+        return finish(verbs[i].run(argc - 1, argv + 1));
     }
     fprintf(stderr, "slmoe: %s: no such verb\n", argv[1]);
     print_usage(stderr);

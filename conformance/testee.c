@@ -213,8 +213,9 @@ static int child_offers(slm_testee *base, const vec_case *test, char *reason)
     }
     offered = json_is_true(json_object_get(message, "offered"));
     snprintf(reason, 256, "%s",
-             offered || child_text(message, "reason")[0] ? child_text(message, "reason")
-                                                         : "the backend gave no reason");
+             offered || child_text(message, "reason")[0]
+                 ? child_text(message, "reason")
+                 : "the backend gave no reason");
     json_decref(message);
     return offered;
 }

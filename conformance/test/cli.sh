@@ -29,6 +29,19 @@ expect 0 "$SLMOE" --version
 says stdout "specification $(sed -n 's/^| specification.*| \([0-9.]*\) |.*/\1/p' "$SOURCE/spec/CHANGELOG.md"), ABI"
 [ "$(sed -n 's/^| vectors.*| \([0-9.]*\) |.*/\1/p' "$SOURCE/spec/CHANGELOG.md")" = "$(sed -n 's/^version //p' "$SOURCE/vectors/MANIFEST")" ] || fail "versions of the vectors"
 
+# A full disk is told by every verb, and leaves no half of a project.
+if [ -w /dev/full ]; then
+    for verb in --help --version 'run --help' list 'show route/extremes/saturated' 'explain R2' 'probe -b ref' 'gen --check --only situ/tiny/*'; do
+        # shellcheck disable=SC2086
+        "$SLMOE" $verb >/dev/full 2>"$out/stderr"
+        [ $? = 3 ] || fail "slmoe $verb does not mind a full disk"
+        grep -q 'cannot be written: No space' "$out/stderr" || fail "slmoe $verb does not say that the disk is full: $(cat "$out/stderr")"
+    done
+fi
+(trap '' XFSZ; ulimit -f 1; exec "$SLMOE" new backend "$out/halved") >"$out/stdout" 2>"$out/stderr"
+[ $? = 3 ] || fail "slmoe new must fail where a file may have 1024 bytes"
+grep -q 'File too large' "$out/stderr" && [ ! -s "$out/stdout" ] && [ ! -e "$out/halved" ] || fail "slmoe new leaves half a project: $(cat "$out/stdout" "$out/stderr")"
+
 # Nothing executed, unknown backend, unknown case.
 expect 5 "$SLMOE" mutants --only 'no/such/*'
 expect 2 "$SLMOE" mutants hard-clamp

@@ -69,6 +69,14 @@ mkdir "$out/folder"
 expect 3 "$SLMOE" report "$out/good.jsonl" --html="$out/folder"
 cmp -s "$out/good.html" "$out/kept.html" || fail "a page was touched without a run"
 ls "$out" | grep -q 'html\..' && fail "a temporary file is left behind"
+ln -s kept.html "$out/link.html"
+expect 0 "$SLMOE" report "$out/bad.jsonl" --html="$out/link.html"
+[ -L "$out/link.html" ] && cmp -s "$out/bad.html" "$out/kept.html" || fail "a link was replaced by a file"
+mkfifo "$out/pipe.html"
+cat "$out/pipe.html" >"$out/piped.html" &
+expect 0 "$SLMOE" report "$out/good.jsonl" --html="$out/pipe.html"
+wait
+[ -p "$out/pipe.html" ] && cmp -s "$out/good.html" "$out/piped.html" || fail "a pipe did not take the page"
 if [ -w /dev/full ]; then "$SLMOE" report "$out/good.jsonl" --html >/dev/full 2>/dev/null; [ $? = 3 ] || fail "a full disk must be told"; fi
 
 # In a browser: the filter answers, and a policy that forbids all that is not in the page has nothing to object to.
