@@ -1,50 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* conformance/cli_explain.c - slmoe explain: a clause of the specification. */
+#include "clauses.h"
 #include "cli.h"
 
-#include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 
-static FILE *open_spec(void)
+static int print_headings(void)
 {
-    char place[SLM_PATH];
-    const char *path = getenv("SLM_SPEC");
-    FILE *spec;
+    clause_list list;
 
-    slm_spec_file(place);
-    if (!path) path = place;
-    spec = fopen(path, "re");
-    if (!spec)
-        fprintf(stderr, "slmoe: %s: cannot be read: %s\n  set SLM_SPEC to spec.md\n",
-                path, strerror(errno));
-    return spec;
-}
-
-/* "### R2 Choice": the clause of a heading line, or 0. */
-static int heading_clause(const char *line, char clause[8])
-{
-    return sscanf(line, "### %7[A-Z0-9]", clause) == 1 && strpbrk(clause, "0123456789");
-}
-
-static int print_headings(FILE *spec)
-{
-    char line[4096], clause[8];
-
-    while (fgets(line, sizeof line, spec))
-        if (heading_clause(line, clause)) fputs(line + 4, stdout);
+    if (!clauses_read(&list)) return EXIT_HARNESS;
+    for (size_t i = 0; i < list.n; i++)
+        printf("%s %s\n", list.heading[i].id, list.heading[i].title);
     return EXIT_CONFORMS;
 }
 
 /* Print the section of one clause. Returns 0 when there is none. */
 static int print_section(FILE *spec, const char *wanted)
 {
-    char line[4096], clause[8];
+    clause_heading heading;
+    char line[4096];
     int printing = 0, found = 0;
 
     while (fgets(line, sizeof line, spec)) {
-        if (heading_clause(line, clause)) {
-            printing = strcmp(clause, wanted) == 0;
+        if (clauses_heading(line, &heading)) {
+            printing = strcmp(heading.id, wanted) == 0;
             found |= printing;
             if (printing) {
                 fputs(line + 4, stdout);
@@ -84,20 +64,17 @@ static void print_vectors(const vec_set *set, const char *clause)
 int cli_explain(int argc, char **argv)
 {
     cli_options options;
+    clause_list list;
     int code = EXIT_CONFORMS;
 
     if (!cli_parse(argc, argv, "V", &options)) return EXIT_USAGE;
+    if (options.words.n == 0) return print_headings();
+    if (!clauses_read(&list)) return EXIT_HARNESS;
 
-    FILE *spec = open_spec();
+    FILE *spec = clauses_open();
+    vec_set *set = spec ? cli_load(&options) : NULL;
 
     if (!spec) return EXIT_HARNESS;
-    if (options.words.n == 0) {
-        code = print_headings(spec);
-        fclose(spec);
-        return code;
-    }
-
-    vec_set *set = cli_load(&options);
 
     if (!set) code = EXIT_VECTORS;
     for (size_t i = 0; set && i < options.words.n; i++) {

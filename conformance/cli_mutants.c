@@ -219,7 +219,12 @@ static int run_mutants(const cli_options *options, mutants_view view, bool csv)
     cli_progress progress;
     char why[512];
     size_t n, survived, broken = 0; /* promises, families or clauses */
+    clause_list spec;
 
+    if (view == VIEW_TRACE && !clauses_read(&spec)) {
+        vec_free(set);
+        return EXIT_HARNESS;
+    }
     if (!set) return EXIT_VECTORS;
     cases = select_cases(options, set, &n);
     if (cases && n == 0) {
@@ -242,7 +247,7 @@ static int run_mutants(const cli_options *options, mutants_view view, bool csv)
     progress_clear(&progress);
     if (view == VIEW_LINES) print_lines(&matrix);
     if (view == VIEW_MATRIX) print_matrix(&matrix, set, csv);
-    if (view == VIEW_TRACE) broken = trace_print(&matrix, set, csv);
+    if (view == VIEW_TRACE) broken = trace_print(&spec, &matrix, set, csv);
     if (view == VIEW_ESSENTIAL) broken = print_essential(&matrix, set);
     if (view == VIEW_LINES && !options->only.n && !options->tier_given)
         broken = check_promises(&matrix, set);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* conformance/cli_report.c - slmoe report, slmoe diff: runs read back. */
 #include "balance_load.h"
+#include "clauses.h"
 #include "cli.h"
 #include "golden.h"
 #include "report_html.h"
@@ -16,12 +17,12 @@
 /* Cases of the documents whose step is drawn. */
 static const char *const drawn[] = {"qb/documents/4310", "qb/documents/seed-21"};
 
-enum { MAX_CLAUSES = 64, MAX_DRAWN = sizeof drawn / sizeof *drawn };
+enum { MAX_DRAWN = sizeof drawn / sizeof *drawn };
 
 /* A page and what it refers to. */
 typedef struct page_parts {
     html_page page;
-    html_clause clauses[MAX_CLAUSES];
+    clause_heading clauses[CLAUSES_MAX + 1];
     html_balance balances[MAX_DRAWN];
 } page_parts;
 
@@ -39,20 +40,14 @@ static run_file *load(const char *path)
 /* Titles of the clauses, as far as the specification can be read. */
 static void read_titles(page_parts *parts)
 {
-    const char *path = getenv("SLM_SPEC");
-    char place[SLM_PATH], line[4096];
-    FILE *spec;
+    char line[4096];
+    FILE *spec = clauses_open();
+    clause_heading *next = parts->clauses;
 
-    slm_spec_file(place);
-    spec = fopen(path ? path : place, "re");
-    while (spec && fgets(line, sizeof line, spec)) {
-        html_clause *clause = &parts->clauses[parts->page.n_clauses];
-
-        if (parts->page.n_clauses == MAX_CLAUSES) break;
-        if (sscanf(line, "### %7[A-Z0-9] %87[^\n]", clause->id, clause->title) == 2 &&
-            strpbrk(clause->id, "0123456789"))
-            parts->page.n_clauses++;
-    }
+    while (spec && parts->page.n_clauses < CLAUSES_MAX &&
+           fgets(line, sizeof line, spec))
+        if (clauses_heading(line, next))
+            next = &parts->clauses[++parts->page.n_clauses];
     if (spec) fclose(spec);
     parts->page.clauses = parts->clauses;
 }

@@ -9,13 +9,8 @@
 #include <stdio.h>
 
 #include "balance_load.h"
+#include "clauses.h"
 #include "run_file.h"
-
-/* "R2", "Choice": a heading of the specification. */
-typedef struct html_clause {
-    char id[8];
-    char title[88];
-} html_clause;
 
 /* What ref's balancing step does to the batch of a case. */
 typedef struct html_balance {
@@ -26,7 +21,7 @@ typedef struct html_balance {
 typedef struct html_page {
     const run_file *run;
     size_t n_clauses; /* titles; may be 0                                   */
-    const html_clause *clauses;
+    const clause_heading *clauses;
     size_t n_balances; /* illustrations; may be 0                           */
     const html_balance *balances;
     const char *no_balances; /* why there are none                          */

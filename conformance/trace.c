@@ -4,37 +4,11 @@
 
 #include <string.h>
 
-typedef struct clause {
-    const char *name;
-    const char *excuse; /* why nothing can show it, or little; "" for the others */
-} clause;
-
-static const clause clauses[] = {{"R1", ""},
-                                 {"R2", ""},
-                                 {"R3", ""},
-                                 {"R4", ""},
-                                 {"R5", ""},
-                                 {"L1", ""},
-                                 {"L2", ""},
-                                 {"L3", ""},
-                                 {"L4", ""},
-                                 {"L5", ""},
-                                 {"L6", ""},
-                                 {"Q1", ""},
-                                 {"Q2", ""},
-                                 {"Q3", ""},
-                                 {"Q4", "no operation yet"},
-                                 {"Q5", "no operation yet"},
-                                 {"Q6", ""},
-                                 {"Q7", ""},
-                                 {"X1", ""},
-                                 {"X2", ""},
-                                 {"X3", ""},
-                                 {"A1", ""},
-                                 {"A2", ""},
-                                 {"A3", ""},
-                                 {"A4", "binds the judge, not a backend"},
-                                 {"C1", ""}};
+/* Why nothing can show a clause; "" for all but one. */
+static const char *excuse_of(const char *clause)
+{
+    return strcmp(clause, "A4") == 0 ? "binds the judge, not a backend" : "";
+}
 
 /* Items of a cell, or rows of CSV. */
 typedef struct cell {
@@ -60,36 +34,42 @@ static void close_cell(const cell *of, const char *excuse)
     fputs(" | ", stdout);
 }
 
-static bool concerns(const vec_family *family, const char *name)
+static bool has_clause(const vec_case *test, const char *name)
 {
-    for (size_t j = 0; j < family->n_cases; j++)
-        for (size_t c = 0; c < family->cases[j].n_clauses; c++)
-            if (strcmp(family->cases[j].clauses[c], name) == 0) return true;
+    for (size_t c = 0; c < test->n_clauses; c++)
+        if (strcmp(test->clauses[c], name) == 0) return true;
     return false;
 }
 
-static size_t print_families(const vec_set *set, const clause *of, bool csv)
+static bool concerns(const vec_family *family, const char *name)
 {
-    cell families = {of->name, "family", csv, 0};
+    for (size_t j = 0; j < family->n_cases; j++)
+        if (has_clause(&family->cases[j], name)) return true;
+    return false;
+}
+
+static size_t print_families(const vec_set *set, const char *clause, bool csv)
+{
+    cell families = {clause, "family", csv, 0};
 
     for (size_t i = 0; i < set->n_families; i++)
-        if (concerns(&set->families[i], of->name))
+        if (concerns(&set->families[i], clause))
             say(&families, set->families[i].name, "");
-    close_cell(&families, of->excuse);
+    close_cell(&families, excuse_of(clause));
     return families.n;
 }
 
 /* Only what dies counts. */
-static size_t print_mutants(const kill_matrix *matrix, const clause *of, bool csv)
+static size_t print_mutants(const kill_matrix *matrix, const char *clause, bool csv)
 {
-    cell mutants = {of->name, "mutant", csv, 0};
+    cell mutants = {clause, "mutant", csv, 0};
     size_t dead = 0;
 
     for (size_t m = 0; m < matrix->n_mutants; m++) {
         const slm_mutant_info *info = slm_mutant_info_at(m);
         size_t first;
 
-        if (strcmp(info->clause, of->name) != 0) continue;
+        if (strcmp(info->clause, clause) != 0) continue;
         if (kill_count(matrix, m, &first)) {
             say(&mutants, info->name, "");
             dead++;
@@ -97,29 +77,69 @@ static size_t print_mutants(const kill_matrix *matrix, const clause *of, bool cs
             say(&mutants, info->name, " (SURVIVED)");
         }
     }
-    close_cell(&mutants, of->excuse);
+    close_cell(&mutants, excuse_of(clause));
     return dead;
 }
 
-size_t trace_print(const kill_matrix *matrix, const vec_set *set, bool csv)
+static bool is_in(const clause_list *spec, const char *clause)
 {
-    size_t open = 0;
+    for (size_t i = 0; i < spec->n; i++)
+        if (strcmp(spec->heading[i].id, clause) == 0) return true;
+    return false;
+}
+
+static size_t miss(const clause_list *spec, const char *what, const char *name,
+                   const char *clause)
+{
+    if (is_in(spec, clause)) return 0;
+    fprintf(stderr,
+            "slmoe trace: %s %s names %s, which the specification does not have; "
+            "`slmoe explain` lists its clauses\n",
+            what, name, clause);
+    return 1;
+}
+
+/* Names of clauses that are none. */
+static size_t find_unknown(const clause_list *spec, const kill_matrix *matrix,
+                           const vec_set *set)
+{
+    size_t unknown = 0;
+
+    for (size_t i = 0; i < set->n_families; i++)
+        for (size_t j = 0; j < set->families[i].n_cases; j++) {
+            const vec_case *test = &set->families[i].cases[j];
+
+            for (size_t c = 0; c < test->n_clauses; c++)
+                if (j == 0 || !has_clause(test - 1, test->clauses[c])) /* told once */
+                    unknown += miss(spec, "case", test->id, test->clauses[c]);
+        }
+    for (size_t m = 0; m < matrix->n_mutants; m++) {
+        const slm_mutant_info *info = slm_mutant_info_at(m);
+
+        unknown += miss(spec, "mutant", info->name, info->clause);
+    }
+    return unknown;
+}
+
+size_t trace_print(const clause_list *spec, const kill_matrix *matrix,
+                   const vec_set *set, bool csv)
+{
+    size_t open = find_unknown(spec, matrix, set);
 
     puts(csv ? "clause,kind,name"
              : "| clause | families | mutants | remark |\n|---|---|---|---|");
-    for (size_t c = 0; c < sizeof clauses / sizeof *clauses; c++) {
-        const clause *of = &clauses[c];
+    for (size_t c = 0; c < spec->n; c++) {
+        const char *clause = spec->heading[c].id, *excuse = excuse_of(clause);
 
-        if (!csv) printf("| %s | ", of->name);
+        if (!csv) printf("| %s | ", clause);
 
-        const size_t families = print_families(set, of, csv);
-        const size_t mutants = print_mutants(matrix, of, csv);
+        const size_t families = print_families(set, clause, csv);
+        const size_t mutants = print_mutants(matrix, clause, csv);
         const bool lacks = !families || !mutants;
 
-        open += lacks && !of->excuse[0];
-        if (csv && of->excuse[0]) printf("%s,remark,%s\n", of->name, of->excuse);
-        if (!csv)
-            printf("%s |\n", of->excuse[0] ? of->excuse : lacks ? "NOT COVERED" : "");
+        open += lacks && !excuse[0];
+        if (csv && excuse[0]) printf("%s,remark,%s\n", clause, excuse);
+        if (!csv) printf("%s |\n", excuse[0] ? excuse : lacks ? "NOT COVERED" : "");
     }
     return open;
 }

@@ -47,6 +47,20 @@ expect 5 "$SLMOE" mutants --only 'no/such/*'
 expect 2 "$SLMOE" mutants hard-clamp
 says stderr "takes no 'hard-clamp'"
 expect 2 "$SLMOE" trace hard-clamp
+
+# The clauses are those of the specification.
+cp -r "$SOURCE/vectors" "$out/clauses"
+sed -i '0,/clause: \[L2\]/s//clause: [L22]/' "$out/clauses/rmsnorm/values.yaml"
+expect 1 "$SLMOE" trace --vectors "$out/clauses" --only 'rmsnorm/values/six-eight'
+says stderr 'case rmsnorm/values/six-eight names L22, which the specification does not have'
+[ "$(grep -c L22 "$out/stderr")" = 1 ] || fail "a family's clause is told once"
+grep -E '^### [A-Z]+[0-9]+ ' "$SOURCE/spec/spec.md" | cut -d' ' -f2 >"$out/headings"
+[ "$(wc -l <"$out/headings")" -gt 20 ] || fail "spec.md has no headings"
+sed -n 's/^| \([A-Z]*[0-9]*\) |.*/\1/p' "$out/stdout" | diff "$out/headings" - || fail "trace does not list the clauses of spec.md"
+expect 0 "$SLMOE" explain
+cut -d' ' -f1 "$out/stdout" | diff "$out/headings" - || fail "explain does not list the clauses of spec.md"
+SLM_SPEC=/dev/null expect 3 "$SLMOE" explain
+says stderr '/dev/null: has no clause'
 expect 5 "$SLMOE" run -b ref --only 'no/such/*'
 says stderr 'nothing was executed'
 expect 4 "$SLMOE" run -b rfe

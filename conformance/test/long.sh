@@ -105,5 +105,6 @@ say "tier full, every built-in backend"
 build/slmoe run --tier full || fail "run --tier full"
 say "every mutant"
 build/slmoe mutants -j "$jobs" || fail "mutants"
+build/slmoe trace -j "$jobs" >/dev/null || fail "a clause that nothing shows, or that is none"
 [ $failed = 0 ] && say "all of it is well"
 exit $failed

@@ -100,7 +100,7 @@ static void is_a_page(const char *text)
 
 static void the_page_of_a_run_says_what_the_run_says(void **state)
 {
-    static const html_clause titles[] = {{"L2", "Aggregate & norm"}};
+    static const clause_heading titles[] = {{"L2", "Aggregate & norm"}};
     char why[RUN_WHY], *text;
     run_file *run =
         made_load(MADE_RUN MADE_PASS MADE_FAIL MADE_SKIP MADE_END MADE_TOTAL, why);
