@@ -53,6 +53,16 @@ static int open_library(slm_plugin *plugin, const char *path, char *why)
     return plugin_adopt(plugin, table, path, why);
 }
 
+static void say_what_to_do(char *out, size_t size, const char *name)
+{
+    if (strncmp(name, "mutant:", 7) == 0 || strncmp(name, "variant:", 8) == 0)
+        snprintf(out, size, "\n  spec/bugs.md lists mutants, `slmoe mutants` judges all");
+    else if (strchr(name, ','))
+        snprintf(out, size, "\n  one backend for each -b: -b ref -b cpu");
+    else
+        snprintf(out, size, "\n  a plug-in is named by its path: -b ./lib%s.so", name);
+}
+
 int plugin_open(slm_plugin *plugin, const char *name, char *why)
 {
     memset(plugin, 0, sizeof *plugin);
@@ -79,8 +89,7 @@ int plugin_open(slm_plugin *plugin, const char *name, char *why)
     for (size_t i = 0; registry_name(i) && length < PLUGIN_WHY - 64; i++)
         length += snprintf(why + length, PLUGIN_WHY - (size_t)length, " %s",
                            registry_name(i));
-    snprintf(why + length, PLUGIN_WHY - (size_t)length,
-             "\n  a plug-in is named by its path: -b ./lib%s.so", name);
+    say_what_to_do(why + length, PLUGIN_WHY - (size_t)length, name);
     return 0;
 }
 

@@ -35,11 +35,11 @@ static char *join(const char *folder, const char *name)
     return asprintf(&path, "%s%s%s", folder, slash, name) < 0 ? NULL : path;
 }
 
-static int ends_in_yaml(const char *name)
+static int ends_in(const char *name, const char *end)
 {
-    const size_t length = strlen(name);
+    const size_t length = strlen(name), tail = strlen(end);
 
-    return length > 5 && strcmp(name + length - 5, ".yaml") == 0;
+    return length > tail && strcmp(name + length - tail, end) == 0;
 }
 
 /* Takes over both texts. */
@@ -79,7 +79,12 @@ static int list_entry(const char *folder, const char *name, const char *entry,
         vec_fault(error, folder, NULL, "out of memory");
     else
         kind = vec_file_kind(path, error);
-    if (kind == VEC_FILE_REGULAR && ends_in_yaml(entry)) {
+    if (kind == VEC_FILE_REGULAR && ends_in(entry, ".yml")) {
+        vec_fault(error, path, NULL, "would be left out: name it %.*s.yaml",
+                  (int)strlen(entry) - 4, entry);
+        kind = VEC_FILE_NONE;
+    }
+    if (kind == VEC_FILE_REGULAR && ends_in(entry, ".yaml")) {
         if (add_file(files, path, whole)) return 1;
         return vec_fault(error, folder, NULL, "out of memory");
     }

@@ -65,6 +65,14 @@ expect 5 "$SLMOE" run -b ref --only 'no/such/*'
 says stderr 'nothing was executed'
 expect 4 "$SLMOE" run -b rfe
 says stderr 'no such backend'
+says stderr '-b ./librfe.so'
+expect 4 "$SLMOE" run -b ref,cpu
+says stderr 'one backend for each -b'
+expect 4 "$SLMOE" run -b mutant:nosuch
+says stderr 'spec/bugs.md lists mutants'
+mv "$out/clauses/rmsnorm/values.yaml" "$out/clauses/rmsnorm/values.yml"
+expect 6 "$SLMOE" list --vectors "$out/clauses"
+says stderr 'rmsnorm/values.yml: would be left out: name it values.yaml'
 expect 2 "$SLMOE" show no/such/case
 
 # In one process, for a debugger: the same verdicts, and it says what they are not.
