@@ -84,8 +84,21 @@ static int parse_factor(const char *word, const char *what, double *out)
 
     *out = strtod(word, &end);
     if (end != word && !*end && *out > 0 && *out < 1e6) return 1;
-    fprintf(stderr, "slmoe: %s %s: expected a positive number\n", what, word);
+    fprintf(stderr, "slmoe: %s %s: expected a number above 0 and below 1e6\n", what,
+            word);
     return 0;
+}
+
+static int parse_provenance(const char *word, cli_options *options)
+{
+    for (int i = 0; i < VEC_PROVENANCES; i++)
+        if (fnmatch(word, vec_provenance_name((vec_provenance)i), 0) == 0)
+            return append(&options->provenances, word, "--provenance");
+    fprintf(stderr, "slmoe: --provenance %s: expected one of", word);
+    for (int i = 0; i < VEC_PROVENANCES; i++)
+        fprintf(stderr, " %s", vec_provenance_name((vec_provenance)i));
+    fputc('\n', stderr);
+    return usage(options->verb);
 }
 
 static int parse_jobs(const char *word, cli_options *options)
@@ -138,7 +151,7 @@ static int take(int letter, cli_options *options)
     case 'c':
         return append(&options->clauses, optarg, "--clause");
     case 'p':
-        return append(&options->provenances, optarg, "--provenance");
+        return parse_provenance(optarg, options);
     case 'T':
         return parse_tier(optarg, options);
     case 'f':

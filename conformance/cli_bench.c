@@ -38,13 +38,14 @@ static int append(cli_list *list, const char *item)
 }
 
 /* "1,16,128" */
-static int parse_numbers(const char *text, const char *option, bench_numbers *out)
+static int parse_numbers(const char *text, const char *option, unsigned long most,
+                         bench_numbers *out)
 {
     for (const char *at = text;; at++) {
         char *end;
         const unsigned long value = strtoul(at, &end, 10);
 
-        if (end == at || (*end && *end != ',') || value < 1 || value > 1 << 20 ||
+        if (end == at || (*end && *end != ',') || value < 1 || value > most ||
             out->n == BENCH_NUMBERS)
             break;
         out->value[out->n++] = value;
@@ -53,8 +54,8 @@ static int parse_numbers(const char *text, const char *option, bench_numbers *ou
     }
     fprintf(
         stderr,
-        "slmoe bench: --%s %s: expected up to %d numbers from 1 to %d, with commas\n",
-        option, text, BENCH_NUMBERS, 1 << 20);
+        "slmoe bench: --%s %s: expected up to %d numbers from 1 to %lu, with commas\n",
+        option, text, BENCH_NUMBERS, most);
     return 0;
 }
 
@@ -64,7 +65,8 @@ static int parse_seconds(const char *text, const char *option, double *out)
 
     *out = strtod(text, &end);
     if (end != text && !*end && *out > 0 && *out < 1e5) return 1;
-    fprintf(stderr, "slmoe bench: --%s %s: expected a positive number\n", option, text);
+    fprintf(stderr, "slmoe bench: --%s %s: expected seconds above 0 and below 1e5\n",
+            option, text);
     return 0;
 }
 
@@ -82,13 +84,13 @@ static int take(int letter, bench_options *options)
     case 'f':
         return append(&options->formats, optarg);
     case 'T':
-        return parse_numbers(optarg, "tokens", &options->tokens);
+        return parse_numbers(optarg, "tokens", 1 << 20, &options->tokens);
     case 'n':
-        return parse_numbers(optarg, "experts", &options->experts);
+        return parse_numbers(optarg, "experts", 1 << 20, &options->experts);
     case 'k':
-        return parse_numbers(optarg, "top-k", &options->top_k);
+        return parse_numbers(optarg, "top-k", 1 << 20, &options->top_k);
     case 't':
-        return parse_numbers(optarg, "threads", &options->threads);
+        return parse_numbers(optarg, "threads", 1024, &options->threads);
     case 'v':
         options->versus = optarg;
         return 1;
@@ -212,6 +214,16 @@ static int open_outputs(bench_outputs *to, const cli_list *formats)
                     text);
             return EXIT_USAGE;
         }
+        for (size_t k = 0; path && k < i; k++) {
+            const char *other = strchr(formats->item[k], '=');
+
+            if (!other || strcmp(other, path) != 0) continue;
+            fprintf(stderr,
+                    "slmoe bench: --format %s: that file gets --format %s "
+                    "already\n",
+                    text, formats->item[k]);
+            return EXIT_USAGE;
+        }
         *files[j] = path ? fopen(path + 1, "we") : stdout;
         if (!*files[j]) {
             fprintf(stderr, "slmoe: %s: cannot be written: %s\n", path + 1,
@@ -232,7 +244,9 @@ static int close_outputs(const bench_outputs *to)
         ok &= !ferror(files[i]);
         ok &= files[i] == stdout ? fflush(stdout) == 0 : fclose(files[i]) == 0;
     }
-    if (!ok) fputs("slmoe bench: not everything could be written\n", stderr);
+    if (!ok)
+        fprintf(stderr, "slmoe bench: not everything could be written: %s\n",
+                strerror(errno));
     return ok;
 }
 

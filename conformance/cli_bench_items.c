@@ -90,8 +90,11 @@ int bench_gather_items(bench_run *run)
             const slm_op op = slm_op_find(options->ops.item[i]);
 
             if (op == SLM_OP_COUNT) {
-                fprintf(stderr, "slmoe bench: --op %s: no such operation\n",
+                fprintf(stderr, "slmoe bench: --op %s: no such operation; there are:",
                         options->ops.item[i]);
+                for (int o = 0; o < SLM_OP_COUNT; o++)
+                    fprintf(stderr, " %s", slm_op_describe((slm_op)o)->name);
+                fputc('\n', stderr);
                 return 0;
             }
             if (!add_dtypes(run, shape, op)) return 0;

@@ -52,5 +52,7 @@ int cli_list_cases(int argc, char **argv)
         }
     }
     vec_free(set);
-    return n ? EXIT_CONFORMS : EXIT_NOTHING;
+    if (n) return EXIT_CONFORMS;
+    fputs("slmoe list: no case was selected\n", stderr);
+    return EXIT_NOTHING;
 }

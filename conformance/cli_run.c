@@ -7,6 +7,7 @@
 #include "xfail.h"
 #include "stopwatch.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -206,21 +207,26 @@ static int judge_builtins(session *run)
     return code;
 }
 
+/* Returns an exit code. */
 static int open_writers(session *run)
 {
     const cli_list *formats = &run->options->formats;
     char why[256];
 
+    if (!report_check(formats->item, formats->n, why)) {
+        fprintf(stderr, "slmoe: %s\n", why);
+        return EXIT_USAGE;
+    }
     for (size_t i = 0; i < formats->n || i == 0; i++) {
         const char *spec = formats->n ? formats->item[i] : "human";
 
         if (!report_open(&run->writer[run->n_writers], spec, why)) {
             fprintf(stderr, "slmoe: %s\n", why);
-            return 0;
+            return EXIT_HARNESS;
         }
         run->n_writers++;
     }
-    return 1;
+    return EXIT_CONFORMS;
 }
 
 static int close_writers(session *run)
@@ -231,7 +237,9 @@ static int close_writers(session *run)
         run->writer[i].format->total(&run->writer[i], &run->total);
         if (!report_close(&run->writer[i])) ok = 0;
     }
-    if (!ok) fputs("slmoe: a report could not be written whole\n", stderr);
+    if (!ok)
+        fprintf(stderr, "slmoe: a report could not be written whole: %s\n",
+                strerror(errno));
     return ok;
 }
 
@@ -271,12 +279,9 @@ int cli_run(int argc, char **argv)
     }
     run.set = set = cli_load(&options);
     if (!set) return EXIT_VECTORS;
-    if (!open_writers(&run))
-        code = EXIT_USAGE;
-    else if (!select_cases(&run))
-        code = EXIT_HARNESS;
-    else
-        code = judge_all(&run);
+    code = open_writers(&run);
+    if (code == EXIT_CONFORMS)
+        code = select_cases(&run) ? judge_all(&run) : EXIT_HARNESS;
     free(run.cases);
     xfail_free(&run.xfail);
     vec_free(set);

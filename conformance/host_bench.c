@@ -346,11 +346,11 @@ int host_bench(void)
 
     if (!host || !protocol_open(&reader, HOST_REQUEST_FD)) return 3;
     open = protocol_send(HOST_REPLY_FD,
-                         json_pack("{s:s, s:i, s:s, s:s, s:s, s:o, s:o}", "type",
+                         json_pack("{s:s, s:i, s:s, s:s, s:s, s:[i], s:o, s:o}", "type",
                                    "hello", "protocol", PROTOCOL_VERSION, "name",
                                    "bench", "version", "1", "note", core ? core : "",
-                                   "ops", protocol_ops(0), "arithmetic",
-                                   protocol_arithmetic(&none)));
+                                   "abi", SLM_ABI_MAJOR, "ops", protocol_ops(0),
+                                   "arithmetic", protocol_arithmetic(&none)));
     while (open && protocol_receive(&reader, -1, &message) == PROTOCOL_MESSAGE) {
         json_t *reply = answer(host, message);
 

@@ -56,7 +56,8 @@ static int open_library(slm_plugin *plugin, const char *path, char *why)
 static void say_what_to_do(char *out, size_t size, const char *name)
 {
     if (strncmp(name, "mutant:", 7) == 0 || strncmp(name, "variant:", 8) == 0)
-        snprintf(out, size, "\n  spec/bugs.md lists mutants, `slmoe mutants` judges all");
+        snprintf(out, size,
+                 "\n  spec/bugs.md lists mutants, `slmoe mutants` judges all");
     else if (strchr(name, ','))
         snprintf(out, size, "\n  one backend for each -b: -b ref -b cpu");
     else

@@ -73,32 +73,51 @@ void report_again(const report_run *run, const vec_case *test, char out[REPORT_C
     snprintf(out + at, REPORT_COMMAND - at, "%s --only '%s'", run->repeat, test->id);
 }
 
-int report_open(report_writer *report, const char *spec, char *why)
+static const report_format *find_format(const char *spec, size_t length)
 {
     static const report_format *const formats[] = {
         &report_human, &report_jsonl, &report_junit, &report_tap, &report_tap13};
-    const char *equals = strchr(spec, '=');
-    const size_t length = equals ? (size_t)(equals - spec) : strlen(spec);
 
-    memset(report, 0, sizeof *report);
-    report->out = stdout;
     for (size_t i = 0; i < sizeof formats / sizeof *formats; i++)
         if (strlen(formats[i]->name) == length &&
             strncmp(formats[i]->name, spec, length) == 0)
-            report->format = formats[i];
-    if (!report->format) {
-        snprintf(why, 256,
-                 "--format %s: expected human, jsonl, junit, tap or tap13, perhaps "
-                 "with =FILE",
-                 spec);
-        return 0;
-    }
-    if (equals) report->out = fopen(equals + 1, "we");
-    if (!report->out) {
-        snprintf(why, 256, "%s: cannot be written: %s", equals + 1, strerror(errno));
-        return 0;
+            return formats[i];
+    return NULL;
+}
+
+int report_check(const char *const *specs, size_t n, char *why)
+{
+    for (size_t i = 0; i < n; i++) {
+        const size_t length = strcspn(specs[i], "=");
+        const char *file = specs[i] + length;
+
+        if (!find_format(specs[i], length) || strcmp(file, "=") == 0) {
+            snprintf(why, 256,
+                     "--format %s: expected human, jsonl, junit, tap or tap13, perhaps "
+                     "with =FILE",
+                     specs[i]);
+            return 0;
+        }
+        for (size_t j = 0; j < i; j++) {
+            if (!*file || strcmp(strchrnul(specs[j], '='), file) != 0) continue;
+            snprintf(why, 256, "--format %s: that file gets --format %s already",
+                     specs[i], specs[j]);
+            return 0;
+        }
     }
     return 1;
+}
+
+int report_open(report_writer *report, const char *spec, char *why)
+{
+    const size_t length = strcspn(spec, "=");
+
+    memset(report, 0, sizeof *report);
+    report->format = find_format(spec, length);
+    report->out = spec[length] ? fopen(spec + length + 1, "we") : stdout;
+    if (report->out) return 1;
+    snprintf(why, 256, "%s: cannot be written: %s", spec + length + 1, strerror(errno));
+    return 0;
 }
 
 int report_close(report_writer *report)

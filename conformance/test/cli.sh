@@ -61,6 +61,26 @@ expect 0 "$SLMOE" explain
 cut -d' ' -f1 "$out/stdout" | diff "$out/headings" - || fail "explain does not list the clauses of spec.md"
 SLM_SPEC=/dev/null expect 3 "$SLMOE" explain
 says stderr '/dev/null: has no clause'
+expect 5 "$SLMOE" list --only 'no/such/*'
+says stderr 'no case was selected'
+expect 2 "$SLMOE" list --provenance me
+says stderr 'expected one of hand document oracle'
+expect 2 "$SLMOE" run -b ref --timeout 1e6
+says stderr 'above 0 and below 1e6'
+expect 2 "$SLMOE" bench --threads 9999
+says stderr 'from 1 to 1024'
+expect 2 "$SLMOE" bench --op dance
+says stderr 'there are: route select'
+
+# Where reports go: nothing is opened when one cannot be, and no file gets two.
+echo kept >"$out/kept"
+expect 2 "$SLMOE" run -b ref --only 'situ/tiny/*' --format jsonl="$out/kept" --format tap="$out/kept"
+says stderr 'that file gets --format jsonl='
+expect 2 "$SLMOE" run -b ref --only 'situ/tiny/*' --format jsonl="$out/kept" --format dance
+expect 2 "$SLMOE" bench --format jsonl="$out/other" --format svg="$out/other"
+[ "$(cat "$out/kept")" = kept ] || fail "a report was opened in vain"
+expect 3 "$SLMOE" run -b ref --only 'situ/tiny/*' --format jsonl="$out/no/folder"
+says stderr 'no/folder: cannot be written: No such file'
 expect 5 "$SLMOE" run -b ref --only 'no/such/*'
 says stderr 'nothing was executed'
 expect 4 "$SLMOE" run -b rfe

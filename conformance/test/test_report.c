@@ -298,15 +298,20 @@ static void a_report_that_does_not_fit_is_not_called_written(void **state)
 
 static void an_unknown_format_and_a_folder_that_is_not_there_are_refused(void **state)
 {
-    static const char *const unknown[] = {"", "jsonlines", "json", "HUMAN", "=x"};
+    static const char *const unknown[] = {"",      "jsonlines", "json",
+                                          "HUMAN", "=x",        "tap="};
+    static const char *const twice[] = {"tap", "jsonl", "tap=x", "jsonl=y", "human=x"};
     report_writer writer;
     char why[256];
 
     (void)state;
     for (size_t i = 0; i < sizeof unknown / sizeof *unknown; i++) {
-        assert_false(report_open(&writer, unknown[i], why));
+        assert_false(report_check(&unknown[i], 1, why));
         holds(why, "expected human, jsonl");
     }
+    assert_true(report_check(twice, 4, why));
+    assert_false(report_check(twice, 5, why));
+    holds(why, "--format human=x: that file gets --format tap=x already");
     assert_false(report_open(&writer, "jsonl=/nowhere/at/all", why));
     holds(why, "/nowhere/at/all: cannot be written");
 }
