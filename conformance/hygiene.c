@@ -184,8 +184,11 @@ typedef struct contents {
 
 static bool is_varied(const frame_buffer *buffer)
 {
+    const slm_dtype dtype = buffer->tensor.dtype;
+
     return buffer->field && !buffer->output && buffer->bytes <= 1 << 20 &&
-           buffer->tensor.dtype == SLM_F32;
+           (dtype == SLM_F32 || dtype == SLM_BF16 ||
+            strcmp(buffer->field->name, "ids") == 0);
 }
 
 /* Keep the contents of inputs (and of what is input and output). */
@@ -212,25 +215,44 @@ static void restore(const call_frame *frame, const contents *saved)
                    frame->buffers[i].bytes);
 }
 
-/* Other lawful contents in the same place: every binary32 input backwards. The weights
+static void turn_words(uint32_t *words, size_t n)
+{
+    for (size_t a = 0; a + 1 < n; a++) {
+        const uint32_t word = words[a];
+
+        words[a] = words[--n];
+        words[n] = word;
+    }
+}
+
+static void turn_halves(uint16_t *halves, size_t n)
+{
+    for (size_t a = 0; a + 1 < n; a++) {
+        const uint16_t half = halves[a];
+
+        halves[a] = halves[--n];
+        halves[n] = half;
+    }
+}
+
+/* Other lawful contents in the same place: every real input and the ids backwards, which
+ * keeps the ids of a token distinct. The weights
  * of a prepared layer may not change while the handle is open. */
 static void vary(const call_frame *frame)
 {
     for (size_t i = 0; i < frame->n_buffers; i++) {
         const frame_buffer *buffer = &frame->buffers[i];
-        uint32_t *words = buffer->tensor.data;
 
         if (!is_varied(buffer)) continue;
         if (frame->info->prepared && strcmp(buffer->field->name, "x") != 0 &&
             strcmp(buffer->field->name, "bias") != 0 &&
+            strcmp(buffer->field->name, "ids") != 0 &&
             strcmp(buffer->field->name, "dy") != 0)
             continue;
-        for (size_t a = 0, b = buffer->bytes / 4; a + 1 < b; a++) {
-            const uint32_t word = words[a];
-
-            words[a] = words[--b];
-            words[b] = word;
-        }
+        if (buffer->tensor.dtype == SLM_BF16)
+            turn_halves(buffer->tensor.data, buffer->bytes / 2);
+        else
+            turn_words(buffer->tensor.data, buffer->bytes / 4);
     }
 }
 
@@ -241,15 +263,16 @@ static bool can_be_cut(const vec_case *test)
            test->call.n_tokens > 1;
 }
 
-/* Eleven calls on one handle. T = full, varied; everything else is set back. */
+/* Twelve calls on one handle. The first is small and of other contents, for what a handle
+ * keeps of its first call; before each everything is set back. */
 static bool in_a_row(const repetition *check)
 {
     static const struct {
-        enum { FULL, VARIED, NONE, ONE } kind;
+        enum { FULL, VARIED, NONE, ONE, ONE_VARIED } kind;
         bool finite;
-    } calls[] = {{VARIED, true}, {FULL, false},  {VARIED, true}, {FULL, true},
-                 {NONE, false},  {FULL, false},  {ONE, true},    {VARIED, false},
-                 {NONE, true},   {VARIED, true}, {FULL, true}};
+    } calls[] = {{ONE_VARIED, false}, {VARIED, true}, {FULL, false},  {VARIED, true},
+                 {FULL, true},        {NONE, false},  {FULL, false},  {ONE, true},
+                 {VARIED, false},     {NONE, true},   {VARIED, true}, {FULL, true}};
     enum { N_CALLS = sizeof calls / sizeof *calls };
     const size_t tokens = check->test->call.n_tokens;
     testee_reply reply;
@@ -269,10 +292,10 @@ static bool in_a_row(const repetition *check)
         snprintf(circumstance, sizeof circumstance, "call %d of %d on one handle",
                  i + 1, N_CALLS);
         restore(&frame, &saved);
-        if (calls[i].kind == VARIED) vary(&frame);
+        if (calls[i].kind == VARIED || calls[i].kind == ONE_VARIED) vary(&frame);
         show_rows(&frame, 0,
                   calls[i].kind == NONE  ? 0
-                  : calls[i].kind == ONE ? 1
+                  : calls[i].kind >= ONE ? 1
                                          : tokens);
         frame_poison(&frame, calls[i].finite);
         testee_call(check->testee, &frame, &reply);
@@ -336,9 +359,14 @@ static bool alone(const repetition *check)
         batch.bytes[i] = malloc(buffer->bytes + 1);
         if (batch.bytes[i]) memcpy(batch.bytes[i], buffer->tensor.data, buffer->bytes);
     }
-    for (size_t t = 0; ok && reply.status == SLM_OK && t < tokens && t < ALONE_TOKENS;
-         t++) {
+    for (size_t i = 0; ok && reply.status == SLM_OK && i < ALONE_TOKENS + 2; i++) {
+        /* the first ones, one amid the batch, the last one */
+        const size_t t = i < ALONE_TOKENS    ? i
+                         : i == ALONE_TOKENS ? tokens / 2
+                                             : tokens - 1;
         char circumstance[48];
+
+        if (t >= tokens) continue;
 
         snprintf(circumstance, sizeof circumstance, "token %zu alone", t);
         show_rows(&frame, t, 1);

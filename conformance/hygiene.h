@@ -12,7 +12,7 @@
  *   other poison in outputs and workspace, on a fresh handle     A3
  *   buffers against the guard before them                        X2
  *   inputs, then outputs, one element off their page             X2
- *   eleven calls on one handle: T, other contents, T = 0, 1      A3
+ *   twelve calls on one handle: T, other contents, T = 0, 1      A3
  *   each token alone, where batch invariance is declared         A2
  *
  * `digest` is frame_digest() of the answer that passed: equal bits are not judged again.

@@ -37,6 +37,7 @@ struct slm_handle {
     size_t n_tokens;     /* of the call at hand                                */
     size_t n_calls;      /* so far, with the call at hand                      */
     int overlooks;       /* the call at hand is to be refused, and is not      */
+    size_t first_tokens; /* of sized-by-first-call                             */
     const void *last_x;  /* of cached-by-pointer                                */
     const void *last_y;
 };

@@ -299,6 +299,9 @@ slm_status scalar_layer_forward(slm_handle *handle, const slm_layer_forward_args
     if (status) return status;
     scalar_write_routing(handle, &at.routing, &args->ids, &args->weight, &args->cutoff,
                          &args->logit, &args->score);
-    for (size_t t = 0; t < n_tokens; t++) run_token(handle, &at, args, t, &poisoned);
+    if (handle->first_tokens == 0) handle->first_tokens = n_tokens;
+    for (size_t t = 0; t < n_tokens; t++)
+        if (!wrong(handle, MUTANT_sized_by_first_call) || t < handle->first_tokens)
+            run_token(handle, &at, args, t, &poisoned);
     return SLM_OK;
 }

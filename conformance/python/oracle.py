@@ -168,6 +168,11 @@ def main(arguments: list[str]) -> int:
         path = root / f"{family.name}.yaml"
         content = text.family_text(family)
         if verb == "write":
+            head = f"{text.MARK} from families/"
+            old = path.read_text(encoding="utf-8") if path.exists() else content
+            if old.startswith(head) and not old.startswith(f"{head}{family.origin}.py."):
+                raise SystemExit(f"{path}: is a family of another design file; "
+                                 f"name this one of families/{family.origin}.py otherwise")
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(content, encoding="utf-8")
         elif not path.exists() or path.read_text(encoding="utf-8") != content:

@@ -48,6 +48,11 @@ expect 2 "$SLMOE" mutants hard-clamp
 says stderr "takes no 'hard-clamp'"
 expect 2 "$SLMOE" trace hard-clamp
 
+# A handle that grows: its first call is the smallest.
+expect 1 "$SLMOE" run -b mutant:sized-by-first-call --only layer/profiles/paper
+says stdout 'of 12 on one handle: y[1,0] was never written'
+expect 0 "$SLMOE" run -b variant:sequential --only layer/profiles/paper
+
 # The clauses are those of the specification.
 cp -r "$SOURCE/vectors" "$out/clauses"
 sed -i '0,/clause: \[L2\]/s//clause: [L22]/' "$out/clauses/rmsnorm/values.yaml"

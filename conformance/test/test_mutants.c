@@ -253,6 +253,8 @@ static void every_mutant_differs_from_the_right_one_on_a_golden_vector(void **st
 
         /* Right on packed tensors: only the strided repetitions of a run show it. */
         if (strcmp(info->clause, "X2") == 0) continue;
+        /* Right until a call has more tokens than the first: see cli.sh. */
+        if (strcmp(info->name, "sized-by-first-call") == 0) continue;
         if (!differs(set, info->table, checks ? own : right))
             fail_msg("%s (%s) is as good as right", info->name, info->clause);
     }

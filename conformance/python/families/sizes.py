@@ -79,7 +79,7 @@ def norm() -> Family:
 
 
 def choice() -> Family:
-    f = Family("select/sizes", "More tokens than eight, more release slots than two.",
+    f = Family("select/larger", "More tokens than eight, more release slots than two.",
                ["R2", "R3", "G3"])
     for name, tokens, n, k, config in (
             ("nine-tokens", 9, 5, 2, {}), ("sixty-five-tokens", 65, 4, 2, {}),
