@@ -2,6 +2,7 @@
 /* conformance/cli_bench.c - slmoe bench: how fast a right backend is, and could be. */
 #include "cli_bench.h"
 #include "machine.h"
+#include "report.h"
 
 #include <errno.h>
 #include <getopt.h>
@@ -195,37 +196,54 @@ static int load_shapes(bench_run *run, const bench_options *options)
 
 /* ---- where it goes ---- */
 
-static int open_outputs(bench_outputs *to, const cli_list *formats)
+enum { OUTPUTS = 3 };
+
+/* Which of table, jsonl and svg a format names: 0 to 2; 3: none. */
+static size_t find_output(const char *format)
 {
-    static const char *const names[] = {"table", "jsonl", "svg"};
-    FILE **const files[] = {&to->table, &to->jsonl, &to->svg};
+    static const char *const names[OUTPUTS] = {"table", "jsonl", "svg"};
+    const size_t length = strcspn(format, "=");
+    size_t i = 0;
+
+    while (i < OUTPUTS &&
+           (strlen(names[i]) != length || strncmp(names[i], format, length) != 0))
+        i++;
+    return strcmp(format + length, "=") == 0 ? OUTPUTS : i;
+}
+
+/* Nothing is opened before all of them are good. */
+static int check_outputs(const cli_list *formats)
+{
+    int taken[OUTPUTS + 1] = {[OUTPUTS] = 1};
+    char why[256];
 
     for (size_t i = 0; i < formats->n; i++) {
-        const char *text = formats->item[i], *path = strchr(text, '=');
-        const size_t length = path ? (size_t)(path - text) : strlen(text);
-        size_t j = 0;
-
-        while (j < 3 && (strlen(names[j]) != length || strncmp(names[j], text, length)))
-            j++;
-        if (j == 3 || *files[j] || (path && !path[1])) {
+        if (taken[find_output(formats->item[i])]++) {
             fprintf(stderr,
                     "slmoe bench: --format %s: expected table, jsonl or svg, "
                     "once each, with =FILE or without\n",
-                    text);
-            return EXIT_USAGE;
+                    formats->item[i]);
+            return 0;
         }
-        for (size_t k = 0; path && k < i; k++) {
-            const char *other = strchr(formats->item[k], '=');
+        if (report_shares_file(formats->item, i, why)) {
+            fprintf(stderr, "slmoe bench: %s\n", why);
+            return 0;
+        }
+    }
+    return 1;
+}
 
-            if (!other || strcmp(other, path) != 0) continue;
-            fprintf(stderr,
-                    "slmoe bench: --format %s: that file gets --format %s "
-                    "already\n",
-                    text, formats->item[k]);
-            return EXIT_USAGE;
-        }
-        *files[j] = path ? fopen(path + 1, "we") : stdout;
-        if (!*files[j]) {
+static int open_outputs(bench_outputs *to, const cli_list *formats)
+{
+    FILE **const files[OUTPUTS] = {&to->table, &to->jsonl, &to->svg};
+
+    if (!check_outputs(formats)) return EXIT_USAGE;
+    for (size_t i = 0; i < formats->n; i++) {
+        const char *path = strchr(formats->item[i], '=');
+        FILE *file = path ? fopen(path + 1, "we") : stdout;
+
+        *files[find_output(formats->item[i])] = file;
+        if (!file) {
             fprintf(stderr, "slmoe: %s: cannot be written: %s\n", path + 1,
                     strerror(errno));
             return EXIT_HARNESS;

@@ -64,17 +64,16 @@ static void print_vectors(const vec_set *set, const char *clause)
 int cli_explain(int argc, char **argv)
 {
     cli_options options;
-    clause_list list;
     int code = EXIT_CONFORMS;
 
     if (!cli_parse(argc, argv, "V", &options)) return EXIT_USAGE;
     if (options.words.n == 0) return print_headings();
-    if (!clauses_read(&list)) return EXIT_HARNESS;
 
     FILE *spec = clauses_open();
-    vec_set *set = spec ? cli_load(&options) : NULL;
 
     if (!spec) return EXIT_HARNESS;
+
+    vec_set *set = cli_load(&options);
 
     if (!set) code = EXIT_VECTORS;
     for (size_t i = 0; set && i < options.words.n; i++) {

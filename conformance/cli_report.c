@@ -22,7 +22,7 @@ enum { MAX_DRAWN = sizeof drawn / sizeof *drawn };
 /* A page and what it refers to. */
 typedef struct page_parts {
     html_page page;
-    clause_heading clauses[CLAUSES_MAX + 1];
+    clause_list spec;
     html_balance balances[MAX_DRAWN];
 } page_parts;
 
@@ -40,16 +40,9 @@ static run_file *load(const char *path)
 /* Titles of the clauses, as far as the specification can be read. */
 static void read_titles(page_parts *parts)
 {
-    char line[4096];
-    FILE *spec = clauses_open();
-    clause_heading *next = parts->clauses;
-
-    while (spec && parts->page.n_clauses < CLAUSES_MAX &&
-           fgets(line, sizeof line, spec))
-        if (clauses_heading(line, next))
-            next = &parts->clauses[++parts->page.n_clauses];
-    if (spec) fclose(spec);
-    parts->page.clauses = parts->clauses;
+    if (!clauses_read(&parts->spec)) return;
+    parts->page.n_clauses = parts->spec.n;
+    parts->page.clauses = parts->spec.heading;
 }
 
 static const vec_case *find_case(const vec_set *set, const char *id)

@@ -85,25 +85,32 @@ static const report_format *find_format(const char *spec, size_t length)
     return NULL;
 }
 
+int report_shares_file(const char *const *specs, size_t i, char *why)
+{
+    const char *file = strchr(specs[i], '=');
+
+    for (size_t j = 0; file && j < i; j++) {
+        if (strcmp(strchrnul(specs[j], '='), file) != 0) continue;
+        snprintf(why, 256, "--format %s: that file gets --format %s already", specs[i],
+                 specs[j]);
+        return 1;
+    }
+    return 0;
+}
+
 int report_check(const char *const *specs, size_t n, char *why)
 {
     for (size_t i = 0; i < n; i++) {
         const size_t length = strcspn(specs[i], "=");
-        const char *file = specs[i] + length;
 
-        if (!find_format(specs[i], length) || strcmp(file, "=") == 0) {
+        if (!find_format(specs[i], length) || strcmp(specs[i] + length, "=") == 0) {
             snprintf(why, 256,
                      "--format %s: expected human, jsonl, junit, tap or tap13, perhaps "
                      "with =FILE",
                      specs[i]);
             return 0;
         }
-        for (size_t j = 0; j < i; j++) {
-            if (!*file || strcmp(strchrnul(specs[j], '='), file) != 0) continue;
-            snprintf(why, 256, "--format %s: that file gets --format %s already",
-                     specs[i], specs[j]);
-            return 0;
-        }
+        if (report_shares_file(specs, i, why)) return 0;
     }
     return 1;
 }

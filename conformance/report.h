@@ -76,6 +76,10 @@ void report_append_word(char *command, size_t size, const char *word);
 void report_again(const report_run *run, const vec_case *test,
                   char out[REPORT_COMMAND]);
 
+/* Whether specs[i], "name=FILE", has the FILE of one before it; `why` (256 bytes) says of
+ * which. */
+int report_shares_file(const char *const *specs, size_t i, char *why);
+
 /* Whether each of n is "name" or "name=FILE", and no two have one FILE; else 0 and why
  * (256 bytes). Opens nothing. */
 int report_check(const char *const *specs, size_t n, char *why);
@@ -83,6 +87,7 @@ int report_check(const char *const *specs, size_t n, char *why);
 /* What report_check() found good. Returns 0 when the file cannot be written; `why` (256
  * bytes) says so. */
 int report_open(report_writer *report, const char *spec, char *why);
+
 /* 0 when the file could not be written whole. */
 int report_close(report_writer *report);
 

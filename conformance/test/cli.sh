@@ -83,7 +83,7 @@ expect 2 "$SLMOE" run -b ref --only 'situ/tiny/*' --format jsonl="$out/kept" --f
 says stderr 'that file gets --format jsonl='
 expect 2 "$SLMOE" run -b ref --only 'situ/tiny/*' --format jsonl="$out/kept" --format dance
 expect 2 "$SLMOE" bench --format jsonl="$out/other" --format svg="$out/other"
-[ "$(cat "$out/kept")" = kept ] || fail "a report was opened in vain"
+[ ! -e "$out/other" ] && [ "$(cat "$out/kept")" = kept ] || fail "a report was opened in vain"
 expect 3 "$SLMOE" run -b ref --only 'situ/tiny/*' --format jsonl="$out/no/folder"
 says stderr 'no/folder: cannot be written: No such file'
 expect 5 "$SLMOE" run -b ref --only 'no/such/*'

@@ -180,6 +180,29 @@ static void halve_bias(const call_frame *frame)
     for (size_t i = 0; i < bias->shape[0]; i++) ((float *)bias->data)[i] *= 0.5f;
 }
 
+/* Let the call have that many of its tokens. */
+static void show_tokens(const call_frame *frame, size_t tokens)
+{
+    frame->call->n_tokens = tokens;
+    for (size_t i = 0; i < frame->info->n_fields; i++) {
+        const slm_field *field = &frame->info->fields[i];
+        slm_tensor *tensor = frame_tensor(frame, field->name);
+
+        if (field->dims[0] == 'T' && tensor->rank) tensor->shape[0] = tokens;
+    }
+}
+
+/* A first call of one token: a handle must grow. */
+static void call_small(const slm_backend *table, slm_handle *handle, call_frame *frame)
+{
+    const size_t tokens = frame->call->n_tokens;
+
+    show_tokens(frame, 1);
+    call_op(table, handle, frame, NULL);
+    show_tokens(frame, tokens);
+    frame_poison(frame, false);
+}
+
 static answer ask(const slm_backend *table, const vec_case *test)
 {
     answer got = {.given = is_given(table, test)};
@@ -189,6 +212,9 @@ static answer ask(const slm_backend *table, const vec_case *test)
     if (!got.given) return got;
     build(table, test, &frame);
     handle = open_for(table, &frame, &got.status, &got.error);
+    if (!got.status && test->op == SLM_OP_layer_forward && test->call.n_tokens > 1 &&
+        !testee_is_for_the_door(test))
+        call_small(table, handle, &frame);
     if (!got.status) got.status = call_op(table, handle, &frame, &got.error);
     frame_digest(&frame, got.digest[0]);
     if (!got.status && !testee_is_for_the_door(test)) {
@@ -253,8 +279,6 @@ static void every_mutant_differs_from_the_right_one_on_a_golden_vector(void **st
 
         /* Right on packed tensors: only the strided repetitions of a run show it. */
         if (strcmp(info->clause, "X2") == 0) continue;
-        /* Right until a call has more tokens than the first: see cli.sh. */
-        if (strcmp(info->name, "sized-by-first-call") == 0) continue;
         if (!differs(set, info->table, checks ? own : right))
             fail_msg("%s (%s) is as good as right", info->name, info->clause);
     }

@@ -9,6 +9,7 @@ from .balancing import RELAXED
 from .counting import nothing
 from .masking import scattered
 from .routing import seeded_ids
+from .stepping import stamp, ticket
 
 VANILLA = {"profile": "vanilla"}
 RELEASE = {"profile": "release"}
@@ -58,7 +59,7 @@ def ffn() -> Family:
            "w_out": values((12, 9), 612, BF16, 0.5)}, want=("y",))
     f.add("deep-swiglu-back", "dense_ffn_backward", {**VANILLA, "d": 1, "f": 1},
           {"x": [[1.0], [1.0]], "w_gate": [[-40.0]], "w_up": [[1.5]], "w_out": [[2.0]],
-           "dy": [[1.0], [3.0]]}, note="a sigma'(a) is 39 times the rest of the slope")
+           "dy": [[1.0], [3.0]]}, note="the slope is -39 sigma(a): without a sigma'(a) it is sigma(a)")
     return f
 
 
@@ -104,9 +105,10 @@ def router() -> Family:
               {"x": values((tokens, d), 641, config),
                "w_router": values((6, d), 641, config, 0.25),
                "bias": gen((6,), 641, 8, 2.0**-9)}, want=("ids", "weight"))
-    f.add("softmax-of-17", "route", {"d": 8, "n": 17, "k": 3, "score": "softmax"},
-          {"x": values((3, 8), 642, {}), "w_router": values((17, 8), 642, {}, 0.5),
-           "bias": fill((17,), 0.0)}, clause=["L4"], want=("ids", "weight"))
+    for name, config in (("softmax-of-17", {}), ("softmax-bf16", BF16)):
+        f.add(name, "route", {"d": 8, "n": 17, "k": 3, "score": "softmax", **config},
+              {"x": values((3, 8), 642, config), "w_router": values((17, 8), 642, config, 0.5),
+               "bias": fill((17,), 0.0)}, clause=["L4"], want=("ids", "weight"))
     return f
 
 
@@ -156,7 +158,9 @@ def histogram() -> Family:
 
     add("tokens-1100", 1100, 3, 10)
     add("mask-of-70", 70, 3, 10, True)
-    add("bins-1100", 40, 3, 1100)
+    f.add("bins-1100", "qb_hist_accumulate", {"n": 3, "k": 1, "B": 1100},
+          {"score": [[1.0, 0.875, 0.0], [0.0, 0.9375, 1.0], [0.5, 0.25, 0.125]],
+           "bias": [0.0] * 3, "hist": nothing(3, 1100)}, note="bins 1031, 1065 and others")
     half = [[0] * 1100, [0] * 1100]
     half[0][1040], half[0][1090] = 3, 5
     half[1][3], half[1][1099] = 6, 2
@@ -173,6 +177,24 @@ def histogram() -> Family:
     f.add("merge-1700", "qb_hist_merge", {"n": 17, "k": 1, "B": 100, "R": 2},
           {"parts": [[[(r + 1) * (j * 7 + b) % 11 for b in range(100)] for j in range(17)]
                      for r in range(2)]})
+    return f
+
+
+def state() -> Family:
+    f = Family("state/sizes", "A step of many tokens, of a long mask, of many counts.",
+               ["Q8", "Q5"])
+    bias = [0.25, -0.125, 0.0]
+    for name, tokens, mask in (("tokens-300", 300, False), ("mask-of-70", 70, True)):
+        made = {"score": gen((tokens, 3), 666, 20, 2.0**-22, 0.5), "bias": bias,
+                "ticket": ticket(bias), "stamp": stamp(bias), "hist": nothing(3, 8)}
+        if mask:
+            made["mask"] = scattered(tokens)
+        f.add(name, "qb_observe", {"n": 3, "k": 1, "B": 8}, made)
+    zero, n = [0.0] * 40, 40
+    f.add("commit-4000-counts", "qb_commit", {"n": n, "k": 1, "B": 100},
+          {"new_bias": gen((n,), 667, 10, 2.0**-13), "bias": zero,
+           "stamp": stamp(zero, 0, 1, 7), "hist": [[7] + [0] * 99 for _ in range(n - 1)]
+           + [[0] * 99 + [7]]})
     return f
 
 
@@ -228,4 +250,4 @@ def layer_gradients() -> Family:
 
 def families() -> list[Family]:
     return [situ(), ffn(), norm(), choice(), router(), counts(), metrics(), exact(),
-            histogram(), step(), layer(), layer_gradients()]
+            histogram(), state(), step(), layer(), layer_gradients()]
