@@ -7,7 +7,7 @@
 #include "host_bench.h"
 #include "host_fault.h"
 #include "host_memory.h"
-#include "plugin.h"
+#include "plugin_neighbour.h"
 #include "protocol.h"
 #include "registry.h"
 
@@ -24,7 +24,9 @@
 typedef struct host_state {
     slm_plugin plugin;
     plugin_session session;
+    plugin_neighbour *neighbour;
     host_memory memory;
+    bool open; /* the session is */
 } host_state;
 
 /* What `slmoe` tells from a text that a backend or the system wrote. */
@@ -40,14 +42,15 @@ static json_t *hello(const host_state *host)
     const slm_backend *table = &host->plugin.table;
     const char *note = getenv(ENVIRONMENT_NOTE);
     json_t *message = json_pack(
-        "{s:s, s:i, s:o, s:o, s:o, s:o, s:[I,I], s:I, s:I, s:o, s:o}", "type", "hello",
-        "protocol", PROTOCOL_VERSION, "name", protocol_text(table->name, TEXT),
+        "{s:s, s:i, s:o, s:o, s:o, s:o, s:[I,I], s:I, s:I, s:b, s:o, s:o}", "type",
+        "hello", "protocol", PROTOCOL_VERSION, "name", protocol_text(table->name, TEXT),
         "version", protocol_text(table->version, TEXT), "url",
         protocol_text(table->url ? table->url : "", TEXT), "note",
         protocol_text(note ? note : "", TEXT), "abi", (json_int_t)table->abi_major,
         (json_int_t)table->abi_minor, "flags", (json_int_t)table->flags, "levels",
-        (json_int_t)table->levels, "ops", protocol_ops(plugin_offered(&host->plugin)),
-        "arithmetic", protocol_arithmetic(&host->plugin.arithmetic));
+        (json_int_t)table->levels, "neighbours", 1, "ops",
+        protocol_ops(plugin_offered(&host->plugin)), "arithmetic",
+        protocol_arithmetic(&host->plugin.arithmetic));
 
     if (host->plugin.emulated)
         json_object_set_new(message, "emulated",
@@ -94,30 +97,56 @@ static json_t *reply_status(slm_status status, const slm_error *error)
     return reply;
 }
 
-static void close_handle(host_state *host)
+/* The arena stays as long as anything is open. */
+static void let_go(host_state *host)
 {
-    plugin_end(&host->plugin, &host->session);
+    if (host->open || host->neighbour) return;
     host_memory_unmap(&host->memory);
     malloc_trim(0); /* what is still resident then was kept */
 }
 
+static void close_handle(host_state *host)
+{
+    if (host->open) plugin_end(&host->plugin, &host->session);
+    host->open = false;
+    let_go(host);
+}
+
+static void close_neighbour(host_state *host)
+{
+    plugin_neighbour_close(host->neighbour);
+    host->neighbour = NULL;
+    let_go(host);
+}
+
 static json_t *open_handle(host_state *host, const json_t *message)
 {
+    const bool beside = json_is_true(json_object_get(message, "neighbour"));
     slm_weights weights = {.struct_size = sizeof weights};
     slm_error error = {0};
     call_request request;
     slm_status status;
 
-    if (host->memory.arena) close_handle(host);
+    if (beside)
+        close_neighbour(host);
+    else
+        close_handle(host);
     if (!read_request(message, &request)) return refusal("open: not understood");
-    if (!host_memory_map(&host->memory, message) ||
+    if ((!host->memory.arena && !host_memory_map(&host->memory, message)) ||
         !host_memory_tensors(&host->memory, message, request.op, NULL, &weights)) {
-        host_memory_unmap(&host->memory);
+        let_go(host);
         return refusal("open: the arena is not as the message says");
     }
-    status = plugin_begin(&host->plugin, &request.config, request.op, &weights,
-                          &host->session, &error);
-    if (status != SLM_OK) host_memory_unmap(&host->memory);
+    if (beside) {
+        status = plugin_neighbour_open(&host->plugin, &request.config, request.op,
+                                       request.call.n_tokens, &weights,
+                                       &host->neighbour, &error);
+    } else {
+        status = plugin_begin(&host->plugin, &request.config, request.op, &weights,
+                              &host->session, &error);
+        host->open = status == SLM_OK;
+    }
+    let_go(host);
     return reply_status(status, &error);
 }
 
@@ -133,6 +162,18 @@ static void tell_progress(void *user, size_t done, size_t total)
                             (json_int_t)done, "total", (json_int_t)total));
 }
 
+/* Let the other handle do what a call's message says: one call, or calls until it is told
+ * to rest. */
+static void start_neighbour(const host_state *host, const json_t *message, slm_op op,
+                            const slm_call *args)
+{
+    const char *when = json_string_value(json_object_get(message, "neighbour"));
+
+    if (!when || !host->neighbour) return;
+    if (strcmp(when, "before") == 0) plugin_neighbour_call(host->neighbour, op, args);
+    if (strcmp(when, "during") == 0) plugin_neighbour_work(host->neighbour, op, args);
+}
+
 static json_t *call(const host_state *host, const json_t *message)
 {
     slm_error error = {0};
@@ -141,7 +182,7 @@ static json_t *call(const host_state *host, const json_t *message)
     double last = stopwatch_now();
     json_t *reply = NULL;
 
-    if (!host->memory.arena || !read_request(message, &request))
+    if (!host->open || !read_request(message, &request))
         return refusal("call: not understood, or nothing is open");
 
     const slm_op_info *info = slm_op_describe(request.op);
@@ -154,12 +195,16 @@ static json_t *call(const host_state *host, const json_t *message)
     args->progress_user = &last;
     if (host_memory_workspace(&host->memory, message, args) &&
         host_memory_tensors(&host->memory, message, request.op, args, NULL)) {
+        start_neighbour(host, message, request.op, args);
+
         const double start = stopwatch_now();
         const slm_status status = plugin_call(&host->plugin, &host->session, request.op,
                                               args, &error, &conduct);
+        const double seconds = stopwatch_now() - start;
 
+        plugin_neighbour_rest(host->neighbour);
         reply = reply_status(status, &error);
-        json_object_set_new(reply, "seconds", json_real(stopwatch_now() - start));
+        json_object_set_new(reply, "seconds", json_real(seconds));
         json_object_set_new(reply, "environment", json_boolean(conduct.environment));
         if (conduct.broken[0])
             json_object_set_new(reply, "broken",
@@ -179,7 +224,10 @@ static json_t *answer(host_state *host, const json_t *message)
     if (strcmp(type, "open") == 0) return open_handle(host, message);
     if (strcmp(type, "call") == 0) return call(host, message);
     if (strcmp(type, "close") == 0) {
-        close_handle(host);
+        if (json_is_true(json_object_get(message, "neighbour")))
+            close_neighbour(host);
+        else
+            close_handle(host);
         return reply_status(SLM_OK, NULL);
     }
     if (!read_request(message, &request)) return refusal("request: not understood");

@@ -2,89 +2,10 @@
 /* conformance/hygiene.c - memory and reuse: what a right answer alone does not show. */
 #include "hygiene.h"
 
+#include "hygiene_beside.h"
+
 #include <stdlib.h>
 #include <string.h>
-
-typedef struct repetition {
-    slm_testee *testee;
-    const vec_case *test;
-    const char *digest;
-    judge_verdict *verdict;
-} repetition;
-
-static void fail(const repetition *check, judge_state state, const char *clause,
-                 const char *circumstance, const char *why)
-{
-    check->verdict->state = state;
-    snprintf(check->verdict->clause, sizeof check->verdict->clause, "%s", clause);
-    snprintf(check->verdict->reason, sizeof check->verdict->reason, "%s: %.180s",
-             circumstance, why);
-}
-
-/* What it printed is told with the failure. */
-static void hear(const repetition *check, const testee_reply *reply)
-{
-    snprintf(check->verdict->output, sizeof check->verdict->output, "%.1023s",
-             reply->output);
-}
-
-/* An answer under other circumstances: the same bits, or else a passing verdict. */
-static bool accept(const repetition *check, const call_frame *frame,
-                   const testee_reply *reply, const char *clause,
-                   const char *circumstance)
-{
-    const testee_about *about = testee_describe(check->testee);
-    judge_verdict verdict = {0};
-    char digest[65];
-
-    if (reply->outcome != TESTEE_RETURNED) {
-        fail(check,
-             reply->outcome == TESTEE_CRASHED     ? JUDGE_CRASH
-             : reply->outcome == TESTEE_TIMED_OUT ? JUDGE_TIMEOUT
-                                                  : JUDGE_FAIL,
-             clause, circumstance, reply->why);
-        hear(check, reply);
-        return false;
-    }
-    if (!frame_workspace_intact(frame)) {
-        fail(check, JUDGE_FAIL, "A3", circumstance,
-             "wrote behind the workspace that it asked for");
-        return false;
-    }
-    frame_digest(frame, digest);
-    if (strcmp(digest, check->digest) == 0) return true;
-    judge_answer(check->test, frame, reply->status, &reply->error, &about->arithmetic,
-                 strcmp(about->name, "ref") == 0, &verdict);
-    /* That the case can fail was shown by the first answer, taps and all. */
-    if (verdict.state == JUDGE_PASS || verdict.state == JUDGE_VACUOUS) return true;
-
-    const double seconds = check->verdict->seconds;
-
-    *check->verdict = verdict;
-    check->verdict->seconds = seconds;
-    fail(check, verdict.state, verdict.clause[0] ? verdict.clause : clause,
-         circumstance,
-         verdict.reason[0] ? verdict.reason : "another answer than the first time");
-    hear(check, reply);
-    return false;
-}
-
-/* Where it declares itself deterministic, the bits are those of the first time: the same
- * call, with other poison in outputs and workspace. */
-static bool same_bits(const repetition *check, const call_frame *frame,
-                      const char *circumstance)
-{
-    char digest[65];
-
-    if (!(testee_describe(check->testee)->flags & SLM_DETERMINISTIC)) return true;
-    frame_digest(frame, digest);
-    if (strcmp(digest, check->digest) == 0) return true;
-    fail(
-        check, JUDGE_FAIL, "A2", circumstance,
-        "other bits than the first time, though it declares itself deterministic: does "
-        "the answer depend on what lay in an output or the workspace?");
-    return false;
-}
 
 static bool repeat(const repetition *check, const frame_options *layout, bool finite,
                    const char *clause, const char *circumstance)
@@ -97,8 +18,8 @@ static bool repeat(const repetition *check, const frame_options *layout, bool fi
         return true;
     frame_poison(&frame, finite);
     testee_run(check->testee, &frame, &reply);
-    ok = accept(check, &frame, &reply, clause, circumstance);
-    if (ok && finite) ok = same_bits(check, &frame, circumstance);
+    ok = repetition_accept(check, &frame, &reply, clause, circumstance);
+    if (ok && finite) ok = repetition_same_bits(check, &frame, circumstance);
     frame_free(&frame);
     return ok;
 }
@@ -117,7 +38,7 @@ static bool without_taps(const repetition *check)
     if (frame_hide_taps(&frame, true)) {
         testee_run(check->testee, &frame, &reply);
         frame_hide_taps(&frame, false);
-        ok = accept(check, &frame, &reply, "X2", "without taps");
+        ok = repetition_accept(check, &frame, &reply, "X2", "without taps");
     }
     frame_free(&frame);
     return ok;
@@ -139,11 +60,11 @@ static bool as_views(const repetition *check, unsigned set)
     if (frame_spread(&frame)) {
         testee_run(check->testee, &frame, &reply);
         touched = frame_gather(&frame);
-        ok = accept(check, &frame, &reply, "X2", circumstance);
+        ok = repetition_accept(check, &frame, &reply, "X2", circumstance);
         if (ok && touched) {
             snprintf(reply.why, sizeof reply.why, "wrote between the elements of %s",
                      touched);
-            fail(check, JUDGE_FAIL, "X2", circumstance, reply.why);
+            repetition_fail(check, JUDGE_FAIL, "X2", circumstance, reply.why);
             ok = false;
         }
     }
@@ -178,43 +99,6 @@ static void show_rows(call_frame *frame, size_t first, size_t tokens)
     }
 }
 
-typedef struct contents {
-    unsigned char *bytes[FRAME_MAX_BUFFERS];
-} contents;
-
-static bool is_varied(const frame_buffer *buffer)
-{
-    const slm_dtype dtype = buffer->tensor.dtype;
-
-    return buffer->field && !buffer->output && buffer->bytes <= 1 << 20 &&
-           (dtype == SLM_F32 || dtype == SLM_BF16 ||
-            strcmp(buffer->field->name, "ids") == 0);
-}
-
-/* Keep the contents of inputs (and of what is input and output). */
-static void keep(const call_frame *frame, contents *saved)
-{
-    memset(saved, 0, sizeof *saved);
-    for (size_t i = 0; i < frame->n_buffers; i++) {
-        const frame_buffer *buffer = &frame->buffers[i];
-
-        if (!is_varied(buffer) &&
-            !(buffer->field && buffer->field->role == SLM_ROLE_INOUT))
-            continue;
-        saved->bytes[i] = malloc(buffer->bytes + 1);
-        if (saved->bytes[i])
-            memcpy(saved->bytes[i], buffer->tensor.data, buffer->bytes);
-    }
-}
-
-static void restore(const call_frame *frame, const contents *saved)
-{
-    for (size_t i = 0; i < frame->n_buffers; i++)
-        if (saved->bytes[i])
-            memcpy(frame->buffers[i].tensor.data, saved->bytes[i],
-                   frame->buffers[i].bytes);
-}
-
 static void turn_words(uint32_t *words, size_t n)
 {
     for (size_t a = 0; a + 1 < n; a++) {
@@ -236,14 +120,14 @@ static void turn_halves(uint16_t *halves, size_t n)
 }
 
 /* Other lawful contents in the same place: every real input and the ids backwards, which
- * keeps the ids of a token distinct. The weights
- * of a prepared layer may not change while the handle is open. */
+ * keeps the ids of a token distinct. The weights of a prepared layer may not change while
+ * the handle is open. */
 static void vary(const call_frame *frame)
 {
     for (size_t i = 0; i < frame->n_buffers; i++) {
         const frame_buffer *buffer = &frame->buffers[i];
 
-        if (!is_varied(buffer)) continue;
+        if (!contents_vary(buffer)) continue;
         if (frame->info->prepared && strcmp(buffer->field->name, "x") != 0 &&
             strcmp(buffer->field->name, "bias") != 0 &&
             strcmp(buffer->field->name, "ids") != 0 &&
@@ -281,17 +165,18 @@ static bool in_a_row(const repetition *check)
     bool ok = true;
 
     if (!testee_frame(check->testee, check->test, NULL, &frame, reply.why)) return true;
-    keep(&frame, &saved);
+    contents_keep(&frame, &saved);
     testee_begin(check->testee, &frame, &reply);
     if (reply.outcome != TESTEE_RETURNED)
-        ok = accept(check, &frame, &reply, "A3", "opening a handle once more");
+        ok = repetition_accept(check, &frame, &reply, "A3",
+                               "opening a handle once more");
     for (int i = 0; ok && reply.status == SLM_OK && i < N_CALLS; i++) {
         char circumstance[64];
 
         if (calls[i].kind >= NONE && !can_be_cut(check->test)) continue;
         snprintf(circumstance, sizeof circumstance, "call %d of %d on one handle",
                  i + 1, N_CALLS);
-        restore(&frame, &saved);
+        contents_restore(&frame, &saved);
         if (calls[i].kind == VARIED || calls[i].kind == ONE_VARIED) vary(&frame);
         show_rows(&frame, 0,
                   calls[i].kind == NONE  ? 0
@@ -301,12 +186,12 @@ static bool in_a_row(const repetition *check)
         testee_call(check->testee, &frame, &reply);
         show_rows(&frame, 0, tokens);
         if (reply.outcome != TESTEE_RETURNED || calls[i].kind == FULL)
-            ok = accept(check, &frame, &reply, "A3", circumstance) &&
-                 same_bits(check, &frame, circumstance);
+            ok = repetition_accept(check, &frame, &reply, "A3", circumstance) &&
+                 repetition_same_bits(check, &frame, circumstance);
         reply.status = SLM_OK;
     }
     testee_end(check->testee, &frame, &reply);
-    for (int i = 0; i < FRAME_MAX_BUFFERS; i++) free(saved.bytes[i]);
+    contents_free(&saved);
     frame_free(&frame);
     return ok;
 }
@@ -351,7 +236,7 @@ static bool alone(const repetition *check)
     testee_begin(check->testee, &frame, &reply);
     if (reply.outcome == TESTEE_RETURNED && reply.status == SLM_OK)
         testee_call(check->testee, &frame, &reply);
-    ok = accept(check, &frame, &reply, "A2", "the batch once more");
+    ok = repetition_accept(check, &frame, &reply, "A2", "the batch once more");
     for (size_t i = 0; i < frame.n_buffers; i++) {
         const frame_buffer *buffer = &frame.buffers[i];
 
@@ -373,16 +258,17 @@ static bool alone(const repetition *check)
         frame_poison(&frame, false);
         testee_call(check->testee, &frame, &reply);
         if (reply.outcome != TESTEE_RETURNED) {
-            ok = accept(check, &frame, &reply, "A2", circumstance);
+            ok = repetition_accept(check, &frame, &reply, "A2", circumstance);
         } else if (!same_row(&frame, &batch, t)) {
-            fail(check, JUDGE_FAIL, "A2", circumstance,
-                 "other bits than in the batch, though it declares batch invariance");
+            repetition_fail(
+                check, JUDGE_FAIL, "A2", circumstance,
+                "other bits than in the batch, though it declares batch invariance");
             ok = false;
         }
         show_rows(&frame, 0, tokens);
     }
     testee_end(check->testee, &frame, &reply);
-    for (int i = 0; i < FRAME_MAX_BUFFERS; i++) free(batch.bytes[i]);
+    contents_free(&batch);
     frame_free(&frame);
     return ok;
 }
@@ -399,7 +285,7 @@ void hygiene_check(slm_testee *testee, const vec_case *test, const char *digest,
         !repeat(&check, &before, false, "X2", "with guards before every buffer") ||
         !repeat(&check, &inputs, false, "X2", "with inputs one element off") ||
         !repeat(&check, &outputs, false, "X2", "with outputs one element off") ||
-        !without_taps(&check) || !in_a_row(&check))
+        !without_taps(&check) || !in_a_row(&check) || !hygiene_beside(&check))
         return;
     for (unsigned set = 1; set <= FRAME_VIEW_SETS; set++)
         if ((testee_describe(testee)->flags & SLM_STRIDED) && !as_views(&check, set))

@@ -296,15 +296,20 @@ static void child_begin(slm_testee *base, call_frame *frame, testee_reply *reply
     json_decref(message);
 }
 
-static void child_call(slm_testee *base, call_frame *frame, testee_reply *reply)
+static void child_call(slm_testee *base, call_frame *frame, testee_beside beside,
+                       testee_reply *reply)
 {
+    static const char *const words[] = {NULL, "before", "during"};
     child_testee *testee = (child_testee *)base;
     json_t *message;
 
     memset(reply, 0, sizeof *reply);
     reply->status = testee_door(&testee->base.about, frame, &reply->error);
     if (reply->status != SLM_OK) return;
-    message = ask(testee, frame, frame_request("call", frame), "status", reply);
+    message = frame_request("call", frame);
+    if (words[beside])
+        json_object_set_new(message, "neighbour", json_string(words[beside]));
+    message = ask(testee, frame, message, "status", reply);
     if (!message) return;
     read_status(message, reply);
     read_conduct(message, reply);
@@ -334,6 +339,19 @@ static void child_end(slm_testee *base, call_frame *frame, testee_reply *reply)
     }
 }
 
+static void child_neighbour(slm_testee *base, call_frame *frame, bool open,
+                            testee_reply *reply)
+{
+    child_testee *testee = (child_testee *)base;
+    json_t *message = frame_request(open ? "open" : "close", frame);
+
+    memset(reply, 0, sizeof *reply);
+    json_object_set_new(message, "neighbour", json_true());
+    message = ask(testee, frame, message, "status", reply);
+    if (message) read_status(message, reply);
+    json_decref(message);
+}
+
 static void child_close(slm_testee *base)
 {
     child_testee *testee = (child_testee *)base;
@@ -344,8 +362,9 @@ static void child_close(slm_testee *base)
     free(testee);
 }
 
-static const testee_kind child_kind = {child_close, child_offers, child_frame,
-                                       child_begin, child_call,   child_end};
+static const testee_kind child_kind = {child_close,    child_offers, child_frame,
+                                       child_begin,    child_call,   child_end,
+                                       child_neighbour};
 
 slm_testee *testee_open(const char *name, const testee_options *options, char *why)
 {

@@ -32,6 +32,7 @@ typedef struct testee_about {
     uint32_t levels;
     uint32_t offered; /* mask of 1u << slm_op                               */
     bool certifiable;
+    bool neighbours; /* can have a second handle (testee_neighbour)          */
     slm_arithmetic arithmetic;
 } testee_about;
 
@@ -81,6 +82,24 @@ int testee_frame(slm_testee *testee, const vec_case *test, const frame_options *
 void testee_begin(slm_testee *testee, call_frame *frame, testee_reply *reply);
 void testee_call(slm_testee *testee, call_frame *frame, testee_reply *reply);
 void testee_end(slm_testee *testee, call_frame *frame, testee_reply *reply);
+
+/* Open a second handle of the frame's sizes with other numbers and weights (open), or
+ * close it; before begin() or after it, and whether or not a first one is open. What it
+ * answers nobody judges. Precondition: about->neighbours. */
+void testee_neighbour(slm_testee *testee, call_frame *frame, bool open,
+                      testee_reply *reply);
+
+/* What the neighbour does at a call: nothing; one call before it; calls in a thread of
+ * its own until it is done. */
+typedef enum testee_beside {
+    TESTEE_ALONE,
+    TESTEE_AFTER_NEIGHBOUR,
+    TESTEE_WITH_NEIGHBOUR
+} testee_beside;
+
+/* testee_call() beside the open neighbour. */
+void testee_call_beside(slm_testee *testee, call_frame *frame, testee_beside beside,
+                        testee_reply *reply);
 
 /* The three in a row. */
 void testee_run(slm_testee *testee, call_frame *frame, testee_reply *reply);

@@ -212,6 +212,7 @@ static int read_hello(child_testee *testee, const json_t *message, char *why)
     snprintf(about->emulated, sizeof about->emulated, "%s",
              child_text(message, "emulated"));
     about->certifiable = !about->emulated[0];
+    about->neighbours = json_is_true(json_object_get(message, "neighbours"));
     if (about->name[0] && about->version[0] &&
         protocol_read_ops(json_object_get(message, "ops"), &about->offered) &&
         protocol_read_arithmetic(json_object_get(message, "arithmetic"),

@@ -89,7 +89,19 @@ void testee_begin(slm_testee *testee, call_frame *frame, testee_reply *reply)
 
 void testee_call(slm_testee *testee, call_frame *frame, testee_reply *reply)
 {
-    testee->kind->call(testee, frame, reply);
+    testee->kind->call(testee, frame, TESTEE_ALONE, reply);
+}
+
+void testee_call_beside(slm_testee *testee, call_frame *frame, testee_beside beside,
+                        testee_reply *reply)
+{
+    testee->kind->call(testee, frame, beside, reply);
+}
+
+void testee_neighbour(slm_testee *testee, call_frame *frame, bool open,
+                      testee_reply *reply)
+{
+    testee->kind->neighbour(testee, frame, open, reply);
 }
 
 void testee_end(slm_testee *testee, call_frame *frame, testee_reply *reply)

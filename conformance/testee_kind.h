@@ -12,8 +12,11 @@ typedef struct testee_kind {
     int (*frame)(slm_testee *testee, const vec_case *test, const frame_options *layout,
                  call_frame *frame, char *why);
     void (*begin)(slm_testee *testee, call_frame *frame, testee_reply *reply);
-    void (*call)(slm_testee *testee, call_frame *frame, testee_reply *reply);
+    void (*call)(slm_testee *testee, call_frame *frame, testee_beside beside,
+                 testee_reply *reply);
     void (*end)(slm_testee *testee, call_frame *frame, testee_reply *reply);
+    void (*neighbour)(slm_testee *testee, call_frame *frame, bool open,
+                      testee_reply *reply);
 } testee_kind;
 
 /* The first member of each way's own struct. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* conformance/testee_table.c - a backend under test in the judge's own process: our own
  * mutants, and for a debugger any other. */
-#include "plugin.h"
+#include "plugin_neighbour.h"
 #include "testee_kind.h"
 #include "stopwatch.h"
 
@@ -12,6 +12,7 @@ typedef struct table_testee {
     slm_testee base;
     slm_plugin plugin;
     plugin_session session;
+    plugin_neighbour *neighbour;
     bool trusted;
 } table_testee;
 
@@ -59,7 +60,8 @@ static void table_begin(slm_testee *base, call_frame *frame, testee_reply *reply
                                      &frame->weights, &testee->session, &reply->error);
 }
 
-static void table_call(slm_testee *base, call_frame *frame, testee_reply *reply)
+static void table_call(slm_testee *base, call_frame *frame, testee_beside beside,
+                       testee_reply *reply)
 {
     const table_testee *testee = (const table_testee *)base;
     plugin_conduct conduct;
@@ -68,8 +70,13 @@ static void table_call(slm_testee *base, call_frame *frame, testee_reply *reply)
     memset(reply, 0, sizeof *reply);
     reply->status = testee_door(&base->about, frame, &reply->error);
     if (reply->status != SLM_OK) return;
+    if (beside == TESTEE_AFTER_NEIGHBOUR)
+        plugin_neighbour_call(testee->neighbour, frame->info->op, frame->args);
+    if (beside == TESTEE_WITH_NEIGHBOUR)
+        plugin_neighbour_work(testee->neighbour, frame->info->op, frame->args);
     reply->status = plugin_call(&testee->plugin, &testee->session, frame->info->op,
                                 frame->args, &reply->error, &conduct);
+    plugin_neighbour_rest(testee->neighbour);
     reply->seconds = stopwatch_now() - start;
     if (!conduct.broken[0] && !conduct.environment) return;
     reply->outcome = TESTEE_BROKEN;
@@ -86,8 +93,25 @@ static void table_end(slm_testee *base, call_frame *frame, testee_reply *reply)
     plugin_end(&testee->plugin, &testee->session);
 }
 
-static const testee_kind table_kind = {table_close, table_offers, table_frame,
-                                       table_begin, table_call,   table_end};
+static void table_neighbour(slm_testee *base, call_frame *frame, bool open,
+                            testee_reply *reply)
+{
+    table_testee *testee = (table_testee *)base;
+
+    memset(reply, 0, sizeof *reply);
+    if (open) {
+        reply->status = plugin_neighbour_open(
+            &testee->plugin, &frame->config, frame->info->op, frame->call->n_tokens,
+            &frame->weights, &testee->neighbour, &reply->error);
+    } else {
+        plugin_neighbour_close(testee->neighbour);
+        testee->neighbour = NULL;
+    }
+}
+
+static const testee_kind table_kind = {table_close,    table_offers, table_frame,
+                                       table_begin,    table_call,   table_end,
+                                       table_neighbour};
 
 slm_testee *testee_open_table(const slm_backend *table, bool trusted)
 {
@@ -111,6 +135,7 @@ slm_testee *testee_open_table(const slm_backend *table, bool trusted)
     about->abi_minor = table->abi_minor;
     about->flags = table->flags;
     about->levels = table->levels;
+    about->neighbours = true;
     about->offered = plugin_offered(&testee->plugin);
     about->arithmetic = testee->plugin.arithmetic;
     return &testee->base;

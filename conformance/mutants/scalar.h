@@ -40,6 +40,8 @@ struct slm_handle {
     size_t first_tokens; /* of sized-by-first-call                             */
     const void *last_x;  /* of cached-by-pointer                                */
     const void *last_y;
+    slm_weights own_weights; /* of scalar_shared.c: what the handle was given  */
+    double own_eps;
 };
 
 static inline int wrong(const slm_handle *handle, scalar_mutant mutant)
@@ -69,6 +71,15 @@ size_t scalar_workspace(slm_handle *handle, slm_op op, const slm_call *call);
 
 /* The status that the caller is told of. */
 slm_status scalar_report(const slm_handle *handle, slm_status status, slm_error *error);
+
+/* ---- scalar_shared.c: what the handles of some mutants share ---- */
+
+void scalar_shared_open(slm_handle *handle);
+void scalar_shared_prepare(slm_handle *handle);
+void scalar_shared_close(const slm_handle *handle);
+
+/* Before a call: the weights and numbers that it will use. */
+void scalar_shared_begin(slm_handle *handle);
 
 /* ---- scalar_refusal.c ---- */
 

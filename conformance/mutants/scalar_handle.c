@@ -19,6 +19,7 @@ slm_status scalar_open(const slm_config *config, scalar_variant variant,
     made->config = *config;
     made->variant = variant;
     made->mutant = mutant;
+    scalar_shared_open(made);
     if (mutant == MUTANT_first_bias_kept && config->n_experts) {
         made->first_bias = calloc(config->n_experts, sizeof *made->first_bias);
         if (!made->first_bias) {
@@ -33,6 +34,7 @@ slm_status scalar_open(const slm_config *config, scalar_variant variant,
 void scalar_close(slm_handle *handle)
 {
     if (!handle) return;
+    scalar_shared_close(handle);
     free(handle->packed);
     free(handle->first_bias);
     free(handle);
@@ -71,6 +73,7 @@ slm_status scalar_prepare(slm_handle *handle, const slm_weights *weights,
     handle->has_bad_weights = status != SLM_OK;
     if (status) return scalar_report(handle, status, error);
     handle->weights = *weights;
+    scalar_shared_prepare(handle);
     return is(handle, VARIANT_packed_gate_up) ? pack(handle, error) : SLM_OK;
 }
 

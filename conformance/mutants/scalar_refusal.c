@@ -223,6 +223,7 @@ slm_status scalar_begin(slm_handle *handle, slm_op op, const void *args,
     handle->op = op;
     handle->n_tokens = call->n_tokens;
     handle->n_calls++;
+    scalar_shared_begin(handle);
     if (handle->has_bad_weights)
         status = slm_fail(error, SLM_ERR_SHAPE, "prepare", "", 0, "weights");
     else if (is(handle, VARIANT_own_door))

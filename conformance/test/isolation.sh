@@ -100,6 +100,11 @@ try open-hang TIMEOUT 'no answer within 1 s'
 try open-refuses FAIL 'SLM_ERR_MEMORY'
 try close-crash CRASH 'died of signal 11'
 try close-hang TIMEOUT 'no answer within 1 s'
+try second-refuses FAIL 'opening a second handle: SLM_ERR_MEMORY'
+try second-crash CRASH 'opening a second handle: .*died of signal 11'
+try second-hang TIMEOUT 'opening a second handle: no answer within 1 s'
+try second-close-crash CRASH 'closing a second handle: .*died of signal 11'
+try second-close-hang TIMEOUT 'closing a second handle: no answer within 1 s'
 
 # A library linked with -ffast-math turns flush-to-zero on while it loads: neither the judge nor other cases feel it.
 build -ffast-math -fno-finite-math-only -o "$out/fast.so" || fail "no build with -ffast-math"

@@ -215,11 +215,18 @@ static int supports(const slm_config *config, slm_op op, size_t n_tokens, char *
     return config->dtype == SLM_F32;
 }
 
+/* Handles that are open. */
+static int n_open;
+
 static slm_status open_handle(const slm_config *config, slm_handle **handle,
                               slm_error *error)
 {
     (void)error;
     if (config->d_latent == FAULT_WIDTH) fault_at("open-crash", "open-hang");
+    if (config->d_latent == FAULT_WIDTH && n_open > 0) {
+        fault_at("second-crash", "second-hang");
+        if (is_fault("second-refuses")) return SLM_ERR_MEMORY;
+    }
     *handle = malloc(sizeof **handle);
     if (!*handle) return SLM_ERR_MEMORY;
     (*handle)->eps = (float)config->eps;
@@ -228,12 +235,16 @@ static slm_status open_handle(const slm_config *config, slm_handle **handle,
         free(*handle); /* and leaves the pointer behind */
         return SLM_ERR_MEMORY;
     }
+    n_open++;
     return SLM_OK;
 }
 
 static void close_handle(slm_handle *handle)
 {
     if (handle && handle->faulty) fault_at("close-crash", "close-hang");
+    if (handle && handle->faulty && n_open > 1)
+        fault_at("second-close-crash", "second-close-hang");
+    n_open--;
     free(handle);
 }
 
