@@ -127,7 +127,7 @@ static void print_share(FILE *out, double share)
 
 void bench_table_row(FILE *out, const bench_row *row)
 {
-    char name[64], median[24], low[24], high[24], range[48];
+    char name[64], median[24], low[24], high[24], range[56];
     const double t = row->time[1];
 
     snprintf(name, sizeof name, "%.24s %.26s%s", row->shape, row->op,
