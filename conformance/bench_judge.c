@@ -105,9 +105,9 @@ void bench_judge(slm_testee *testee, slm_op op, const slm_config *config,
     } else if (!testee_frame(testee, &made.test, NULL, &frame, reply.why)) {
         settle(verdict, JUDGE_ERROR, reply.why);
     } else {
-        frame_hide_taps(&frame, true);
+        frame_hide_taps(&frame, UINT64_MAX);
         testee_run(testee, &frame, &reply);
-        frame_hide_taps(&frame, false);
+        frame_hide_taps(&frame, 0);
         judge_reply(testee, &made, &frame, &reply, sample->judged, verdict);
         frame_free(&frame);
     }

@@ -113,7 +113,7 @@ static int build_frame(const bench_rig *rig, subject *one, char *why)
     one->framed = frame_build_as(&one->frame, &made.test, &options, why);
     bench_case_free(&made);
     if (!one->framed) return 0;
-    frame_hide_taps(&one->frame, true);
+    frame_hide_taps(&one->frame, UINT64_MAX);
     return make_inputs(rig, one);
 }
 

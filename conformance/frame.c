@@ -288,7 +288,7 @@ fail:
     return 0;
 }
 
-size_t frame_hide_taps(call_frame *frame, bool hide)
+size_t frame_hide_taps(call_frame *frame, uint64_t hidden)
 {
     size_t n = 0;
 
@@ -296,8 +296,8 @@ size_t frame_hide_taps(call_frame *frame, bool hide)
         frame_buffer *buffer = &frame->buffers[i];
 
         if (!buffer->field || buffer->field->role != SLM_ROLE_TAP) continue;
-        buffer->absent = hide;
-        *slot(frame, buffer->field) = hide ? (slm_tensor){0} : buffer->tensor;
+        buffer->absent = hidden >> n & 1;
+        *slot(frame, buffer->field) = buffer->absent ? (slm_tensor){0} : buffer->tensor;
         n++;
     }
     return n;

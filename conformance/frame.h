@@ -76,8 +76,9 @@ void frame_free(call_frame *frame);
  * that no golden value holds. */
 void frame_poison(call_frame *frame, bool finite);
 
-/* Make every tap absent, or present again. Returns how many there are. */
-size_t frame_hide_taps(call_frame *frame, bool hide);
+/* Make the taps of a mask absent, in the order of their declaration from bit 0 on, and the
+ * others present: UINT64_MAX hides all, 0 none. Returns how many there are. */
+size_t frame_hide_taps(call_frame *frame, uint64_t hidden);
 
 /* Sets of strides: in each but the last, neighbours have different ones. */
 enum { FRAME_VIEW_SETS = 5 };

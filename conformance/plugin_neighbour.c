@@ -67,13 +67,12 @@ static const unsigned char *element(const slm_tensor *tensor, size_t index)
            at * (ptrdiff_t)slm_dtype_size(tensor->dtype);
 }
 
-/* What is still lawful with its last element first: real numbers, and ids, which stay
- * distinct within a token. */
-static bool can_be_turned(const slm_field *field, const slm_tensor *tensor)
+/* What is still lawful with its last element first: all but what one call left for
+ * another. */
+static bool can_be_turned(const slm_field *field)
 {
     return (field->role == SLM_ROLE_IN || field->role == SLM_ROLE_OPTIONAL) &&
-           (tensor->dtype == SLM_F32 || tensor->dtype == SLM_BF16 ||
-            strcmp(field->name, "ids") == 0);
+           strcmp(field->name, "ticket") != 0 && strcmp(field->name, "stamp") != 0;
 }
 
 /* Put packed copies of all tensors one after the other, inputs turned, and point the
@@ -84,7 +83,7 @@ static void move_in(void *of, const slm_field *fields, size_t n, unsigned char *
         slm_tensor *tensor = member(of, fields + i);
         const size_t count = tensor->rank ? slm_tensor_count(tensor) : 0;
         const size_t size = slm_dtype_size(tensor->dtype);
-        const bool turned = can_be_turned(fields + i, tensor);
+        const bool turned = can_be_turned(fields + i);
 
         if (tensor->rank == 0) continue;
         for (size_t j = 0; j < count; j++)

@@ -380,6 +380,38 @@ static void an_arena_of_the_callers_is_emptied_and_used_again(void **state)
     close(fd);
 }
 
+static void taps_of_a_mask_are_absent_and_come_back(void **state)
+{
+    static float x[4] = {1, 2, 3, 4};
+    static float w[6] = {1, 2, 3, 4, 5, 6};
+    static float bias[3];
+    static const char *const taps[] = {"cutoff", "logit", "score"};
+    made_case made;
+
+    (void)state;
+    case_begin(&made, SLM_OP_route, "paper");
+    made.test.config.d_model = 2;
+    made.test.config.n_experts = 3;
+    made.test.config.top_k = 1;
+    made.test.call.n_tokens = 2;
+    case_in(&made, "x", x);
+    case_in(&made, "w_router", w);
+    case_in(&made, "bias", bias);
+    build(&made, &(frame_options){.arena_fd = -1});
+    for (unsigned mask = 0; mask < 8; mask++) {
+        assert_int_equal(frame_hide_taps(&made.frame, mask), 3);
+        for (unsigned i = 0; i < 3; i++)
+            assert_int_equal(frame_tensor(&made.frame, taps[i])->rank == 0,
+                             mask >> i & 1);
+        assert_int_equal(frame_tensor(&made.frame, "weight")->rank, 2);
+    }
+    frame_hide_taps(&made.frame, UINT64_MAX);
+    assert_int_equal(frame_tensor(&made.frame, "score")->rank, 0);
+    frame_hide_taps(&made.frame, 0);
+    assert_int_equal(frame_tensor(&made.frame, "score")->rank, 2);
+    frame_free(&made.frame);
+}
+
 static void a_golden_frame_has_real_outputs_in_binary64(void **state)
 {
     made_case made;
@@ -467,6 +499,7 @@ int main(void)
         cmocka_unit_test(
             another_mapping_of_the_descriptor_has_the_bytes_at_the_offsets),
         cmocka_unit_test(an_arena_of_the_callers_is_emptied_and_used_again),
+        cmocka_unit_test(taps_of_a_mask_are_absent_and_come_back),
         cmocka_unit_test(a_golden_frame_has_real_outputs_in_binary64),
         cmocka_unit_test(a_digest_is_of_every_bit_of_the_outputs_and_of_nothing_else),
         cmocka_unit_test(a_case_that_no_memory_holds_is_refused_in_words),

@@ -19,9 +19,9 @@ static void call(run *at, int taps)
     testee_reply reply;
 
     frame_poison(&at->made.frame, false);
-    frame_hide_taps(&at->made.frame, !taps);
+    frame_hide_taps(&at->made.frame, taps ? 0 : UINT64_MAX);
     testee_run(at->testee, &at->made.frame, &reply);
-    frame_hide_taps(&at->made.frame, false);
+    frame_hide_taps(&at->made.frame, 0);
     if (reply.outcome != TESTEE_RETURNED || reply.status != SLM_OK)
         fail_msg("the call failed: %s %s %s", reply.why, reply.error.field,
                  reply.error.expected);
