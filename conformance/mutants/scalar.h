@@ -38,7 +38,10 @@ struct slm_handle {
     size_t n_calls;      /* so far, with the call at hand                      */
     int overlooks;       /* the call at hand is to be refused, and is not      */
     size_t first_tokens; /* of sized-by-first-call                             */
-    const void *last_x;  /* of cached-by-pointer                                */
+    size_t mask_tokens;  /* of first-mask-kept: T, and which are counted        */
+    size_t n_counted;
+    size_t counted[64];
+    const void *last_x; /* of cached-by-pointer                                */
     const void *last_y;
     slm_weights own_weights; /* of scalar_shared.c: what the handle was given  */
     double own_eps;

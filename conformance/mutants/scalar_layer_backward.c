@@ -193,7 +193,10 @@ static void write_taps(const slm_handle *handle, const scalar_tape *at,
     scalar_write_tap(handle, &args->dweight, at->dweight);
     scalar_write_tap(handle, &args->dlogit, at->dlogit);
     scalar_write_tap(handle, &args->dh, at->routed.dh);
-    scalar_write_tap(handle, &args->dgate_up, at->routed.dgate_up);
+    scalar_write_tap(handle, &args->dgate_up,
+                     wrong(handle, MUTANT_value_told_as_gradient) && !args->dh.rank
+                         ? at->routed.gate_up
+                         : at->routed.dgate_up);
     scalar_write_tap(handle, &args->dz, at->dz);
     scalar_write_tap(handle, &args->dhs, at->shared.dh);
     scalar_write_tap(handle, &args->dshared_gate_up, at->shared.dgate_up);

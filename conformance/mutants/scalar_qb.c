@@ -4,6 +4,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 static int ascending(const void *a, const void *b)
 {
@@ -47,15 +48,31 @@ static size_t at_most(size_t value, size_t limit)
     return value < limit ? value : limit;
 }
 
+static void keep_first_mask(slm_handle *handle, space *at, size_t n_tokens)
+{
+    const size_t most = sizeof handle->counted / sizeof *handle->counted;
+
+    if (at->counted > most) return;
+    if (handle->mask_tokens == n_tokens) {
+        at->counted = handle->n_counted;
+        memcpy(at->token, handle->counted, at->counted * sizeof *at->token);
+        return;
+    }
+    handle->mask_tokens = n_tokens;
+    handle->n_counted = at->counted;
+    memcpy(handle->counted, at->token, at->counted * sizeof *at->token);
+}
+
 /* The tokens that the statistic counts.                                         Q5 */
-static void list_tokens(const slm_handle *handle, space *at,
-                        const slm_qb_exact_args *args)
+static void list_tokens(slm_handle *handle, space *at, const slm_qb_exact_args *args)
 {
     const slm_tensor *mask = slm_given(&args->call, &args->mask);
 
     at->counted = 0;
     for (size_t t = 0; t < args->call.n_tokens; t++)
         if (scalar_counts(handle, mask, t)) at->token[at->counted++] = t;
+    if (mask && wrong(handle, MUTANT_first_mask_kept))
+        keep_first_mask(handle, at, args->call.n_tokens);
     at->claimed = at->counted;
     if (wrong(handle, MUTANT_mask_counts_in_m)) at->claimed = args->call.n_tokens;
 }

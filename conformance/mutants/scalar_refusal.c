@@ -177,6 +177,8 @@ static int overlooks(const slm_handle *handle, slm_op op, const void *args,
         return older && is_infinite(error, tensor);
     case MUTANT_gradient_infinity_accepted:
         return gradient && is_infinite(error, tensor);
+    case MUTANT_nonfinite_past_a_block:
+        return error->status == SLM_ERR_NONFINITE && error->index >= 64;
     case MUTANT_mask_unchecked:
         return older && error->status == SLM_ERR_DOMAIN &&
                strcmp(error->field, "mask") == 0;

@@ -239,7 +239,9 @@ void scalar_write_routing(const slm_handle *handle, const scalar_routing *routin
     if (handle->config.top_k < handle->config.n_experts)
         scalar_store(cutoff, routing->cutoff);
     write_rows(logit, routing->logit);
-    write_rows(score, routing->score);
+    write_rows(score, wrong(handle, MUTANT_logit_told_as_score) && !logit->rank
+                          ? routing->logit
+                          : routing->score);
 }
 
 size_t scalar_select_space(const slm_config *config, const slm_call *call)

@@ -173,12 +173,24 @@ static void build(const slm_backend *table, const vec_case *test, call_frame *fr
         fail_msg("%s: %s", test->id, why);
 }
 
-static void halve_bias(const call_frame *frame)
+/* Other inputs for the next call: half the bias, the mask of the last token first. */
+static void vary(const call_frame *frame)
 {
     const slm_tensor *bias = frame_tensor(frame, "bias");
+    const slm_tensor *mask = frame_tensor(frame, "mask");
 
-    if (!bias || bias->rank != 1 || bias->stride[0] != 1) return;
-    for (size_t i = 0; i < bias->shape[0]; i++) ((float *)bias->data)[i] *= 0.5f;
+    if (bias && bias->rank == 1 && bias->stride[0] == 1)
+        for (size_t i = 0; i < bias->shape[0]; i++) ((float *)bias->data)[i] *= 0.5f;
+    if (!mask || mask->rank == 0) return;
+
+    int32_t *const counts = mask->data;
+
+    for (size_t a = 0, b = mask->shape[0]; a + 1 < b; a++) {
+        const int32_t count = counts[a];
+
+        counts[a] = counts[--b];
+        counts[b] = count;
+    }
 }
 
 /* Let the call have that many of its tokens. */
@@ -243,7 +255,7 @@ static answer ask(const slm_backend *table, const vec_case *test, int beside)
     frame_digest(&frame, got.digest[0]);
     if (!got.status && !testee_is_for_the_door(test)) {
         frame_poison(&frame, true);
-        halve_bias(&frame);
+        vary(&frame);
         call_op(table, handle, &frame, NULL);
         frame_digest(&frame, got.digest[1]);
     }
@@ -269,17 +281,27 @@ static void ask_all(const vec_set *set, const slm_backend *table, answer *all)
             all[at++] = ask(table, &set->families[i].cases[j], 0);
 }
 
+static int names(const vec_case *test, const char *mutant)
+{
+    for (size_t i = 0; i < test->n_kills; i++)
+        if (strcmp(test->kills[i], mutant) == 0) return 1;
+    return 0;
+}
+
+/* Whether an answer differs from the right one, among the cases that say that they kill
+ * this mutant, or among the others. */
 static int differs(const vec_set *set, const slm_backend *table, const answer *right,
-                   int beside)
+                   const char *mutant, int named, int beside)
 {
     size_t at = 0;
 
     for (size_t i = 0; i < set->n_families; i++)
         for (size_t j = 0; j < set->families[i].n_cases; j++, at++) {
+            const vec_case *test = &set->families[i].cases[j];
             answer got;
 
-            if (!right[at].given) continue;
-            got = ask(table, &set->families[i].cases[j], beside);
+            if (!right[at].given || names(test, mutant) != named) continue;
+            got = ask(table, test, beside);
             if (!same(&got, &right[at])) return 1;
         }
     return 0;
@@ -296,8 +318,8 @@ static void every_mutant_differs_from_the_right_one_on_a_golden_vector(void **st
     assert_true(right && own);
     ask_all(set, plain, right);
     ask_all(set, door, own);
-    assert_false(differs(set, plain, right, 1));
-    assert_false(differs(set, door, own, 0));
+    assert_false(differs(set, plain, right, "", 0, 1));
+    assert_false(differs(set, door, own, "", 0, 0));
     for (size_t i = 0; i < slm_mutant_count(); i++) {
         const slm_mutant_info *info = slm_mutant_info_at(i);
         const int checks = (info->table->flags & SLM_CHECKS_ARGUMENTS) != 0;
@@ -305,45 +327,73 @@ static void every_mutant_differs_from_the_right_one_on_a_golden_vector(void **st
 
         /* Right on packed tensors: only the strided repetitions of a run show it. */
         if (strcmp(info->clause, "X2") == 0) continue;
-        if (!differs(set, info->table, checks ? own : right, reuses))
+        const answer *want = checks ? own : right;
+
+        if (!differs(set, info->table, want, info->name, 1, reuses) &&
+            !differs(set, info->table, want, info->name, 0, reuses))
             fail_msg("%s (%s) is as good as right", info->name, info->clause);
     }
     free(own);
     free(right);
 }
 
-static void judge_one(const slm_backend *table, const vec_case *test)
+/* An answer that passed. */
+typedef struct judged {
+    const slm_backend *table;
+    slm_status status;
+    char digest[65];
+} judged;
+
+/* The same bits under the same declared arithmetic. */
+static int is_judged(const judged *passed, const judged *got)
 {
+    return passed->table && passed->status == got->status &&
+           strcmp(passed->digest, got->digest) == 0 &&
+           memcmp(passed->table->arithmetic, got->table->arithmetic,
+                  sizeof(slm_arithmetic)) == 0;
+}
+
+static void judge_one(const slm_backend *table, const vec_case *test, judged *passed)
+{
+    judged got = {.table = table};
     judge_verdict verdict = {0};
     slm_error error = {0};
-    slm_status status;
     slm_handle *handle;
     call_frame frame;
 
     build(table, test, &frame);
-    handle = open_for(table, &frame, &status, &error);
-    if (!status) status = call_op(table, handle, &frame, &error);
-    judge_case(test, &frame, status, &error, table->arithmetic, false, &verdict);
-    if (verdict.state != JUDGE_PASS)
-        fail_msg("%s on %s: %s %s %s got %s want %s", table->name, test->id,
-                 judge_state_name(verdict.state), verdict.reason, verdict.place,
-                 verdict.got, verdict.want);
+    handle = open_for(table, &frame, &got.status, &error);
+    if (!got.status) got.status = call_op(table, handle, &frame, &error);
+    frame_digest(&frame, got.digest);
+    if (!is_judged(passed, &got)) {
+        judge_case(test, &frame, got.status, &error, table->arithmetic, false,
+                   &verdict);
+        if (verdict.state != JUDGE_PASS)
+            fail_msg("%s on %s: %s %s %s got %s want %s", table->name, test->id,
+                     judge_state_name(verdict.state), verdict.reason, verdict.place,
+                     verdict.got, verdict.want);
+    }
+    if (!passed->table) *passed = got;
     table->close(handle);
     frame_free(&frame);
+}
+
+static void every_variant_passes(const vec_case *test)
+{
+    judged first = {0};
+
+    for (size_t i = 0; i < slm_variant_count(); i++)
+        if (is_given(slm_variant_info_at(i)->table, test))
+            judge_one(slm_variant_info_at(i)->table, test, &first);
 }
 
 static void every_variant_passes_every_golden_vector(void **state)
 {
     const vec_set *set = *state;
 
-    for (size_t v = 0; v < slm_variant_count(); v++) {
-        const slm_backend *table = slm_variant_info_at(v)->table;
-
-        for (size_t i = 0; i < set->n_families; i++)
-            for (size_t j = 0; j < set->families[i].n_cases; j++)
-                if (is_given(table, &set->families[i].cases[j]))
-                    judge_one(table, &set->families[i].cases[j]);
-    }
+    for (size_t i = 0; i < set->n_families; i++)
+        for (size_t j = 0; j < set->families[i].n_cases; j++)
+            every_variant_passes(&set->families[i].cases[j]);
 }
 
 /* ---- against each other ---- */
