@@ -303,6 +303,12 @@ size_t frame_hide_taps(call_frame *frame, uint64_t hidden)
     return n;
 }
 
+bool frame_can_turn(const slm_field *field)
+{
+    return (field->role == SLM_ROLE_IN || field->role == SLM_ROLE_OPTIONAL) &&
+           strcmp(field->name, "ticket") != 0 && strcmp(field->name, "stamp") != 0;
+}
+
 int frame_build(call_frame *frame, const vec_case *test, bool golden,
                 size_t workspace_size, int arena_fd, char *why)
 {

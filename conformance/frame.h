@@ -98,6 +98,11 @@ size_t frame_view_bytes(const call_frame *frame, size_t index);
  * or the count. */
 size_t frame_first_masked(const call_frame *frame, const char *field);
 
+/* Whether an input may be exchanged for its elements in reverse: all but a ticket and a
+ * stamp, which one call leaves for another. Ids of a token stay distinct, a mask counts as
+ * many tokens, loads have the same sum. */
+bool frame_can_turn(const slm_field *field);
+
 /* SHA-256 over every output, absent ones left out; out holds 65 bytes. Whichever poison
  * lies where the mask leaves a token out, the sum is the same. */
 void frame_digest(const call_frame *frame, char *out);

@@ -163,15 +163,18 @@ static void tell_progress(void *user, size_t done, size_t total)
 }
 
 /* Let the other handle do what a call's message says: one call, or calls until it is told
- * to rest. */
-static void start_neighbour(const host_state *host, const json_t *message, slm_op op,
+ * to rest. Returns whether it could. */
+static bool start_neighbour(const host_state *host, const json_t *message, slm_op op,
                             const slm_call *args)
 {
     const char *when = json_string_value(json_object_get(message, "neighbour"));
 
-    if (!when || !host->neighbour) return;
-    if (strcmp(when, "before") == 0) plugin_neighbour_call(host->neighbour, op, args);
-    if (strcmp(when, "during") == 0) plugin_neighbour_work(host->neighbour, op, args);
+    if (!when) return true;
+    if (!host->neighbour) return false;
+    if (strcmp(when, "before") == 0)
+        return plugin_neighbour_call(host->neighbour, op, args);
+    return strcmp(when, "during") == 0 &&
+           plugin_neighbour_work(host->neighbour, op, args);
 }
 
 static json_t *call(const host_state *host, const json_t *message)
@@ -194,9 +197,8 @@ static json_t *call(const host_state *host, const json_t *message)
     args->progress = tell_progress;
     args->progress_user = &last;
     if (host_memory_workspace(&host->memory, message, args) &&
-        host_memory_tensors(&host->memory, message, request.op, args, NULL)) {
-        start_neighbour(host, message, request.op, args);
-
+        host_memory_tensors(&host->memory, message, request.op, args, NULL) &&
+        start_neighbour(host, message, request.op, args)) {
         const double start = stopwatch_now();
         const slm_status status = plugin_call(&host->plugin, &host->session, request.op,
                                               args, &error, &conduct);
@@ -211,7 +213,8 @@ static json_t *call(const host_state *host, const json_t *message)
                                 protocol_text(conduct.broken, sizeof conduct.broken));
     }
     free(args);
-    return reply ? reply : refusal("call: a tensor was not understood");
+    return reply ? reply
+                 : refusal("call: a tensor or the neighbour was not understood");
 }
 
 static json_t *answer(host_state *host, const json_t *message)

@@ -153,9 +153,8 @@ static void turn(unsigned char *data, size_t bytes, size_t size)
     }
 }
 
-/* Other lawful contents in the same place: every input backwards, which keeps the ids of a
- * token distinct, the number of counted tokens and the sums of loads. The weights of a
- * prepared layer may not change while the handle is open. */
+/* Other lawful contents in the same place: every input backwards. The weights of a prepared
+ * layer may not change while the handle is open. */
 static void vary(const call_frame *frame)
 {
     for (size_t i = 0; i < frame->n_buffers; i++) {

@@ -2,6 +2,8 @@
 /* conformance/plugin_neighbour.c - a second handle, alive beside the judged one.      A3 */
 #include "plugin_neighbour.h"
 
+#include "frame.h"
+
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -67,14 +69,6 @@ static const unsigned char *element(const slm_tensor *tensor, size_t index)
            at * (ptrdiff_t)slm_dtype_size(tensor->dtype);
 }
 
-/* What is still lawful with its last element first: all but what one call left for
- * another. */
-static bool can_be_turned(const slm_field *field)
-{
-    return (field->role == SLM_ROLE_IN || field->role == SLM_ROLE_OPTIONAL) &&
-           strcmp(field->name, "ticket") != 0 && strcmp(field->name, "stamp") != 0;
-}
-
 /* Put packed copies of all tensors one after the other, inputs turned, and point the
  * struct at them. */
 static void move_in(void *of, const slm_field *fields, size_t n, unsigned char *to)
@@ -83,7 +77,7 @@ static void move_in(void *of, const slm_field *fields, size_t n, unsigned char *
         slm_tensor *tensor = member(of, fields + i);
         const size_t count = tensor->rank ? slm_tensor_count(tensor) : 0;
         const size_t size = slm_dtype_size(tensor->dtype);
-        const bool turned = can_be_turned(fields + i);
+        const bool turned = frame_can_turn(fields + i);
 
         if (tensor->rank == 0) continue;
         for (size_t j = 0; j < count; j++)

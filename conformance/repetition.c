@@ -81,10 +81,8 @@ bool repetition_same_bits(const repetition *check, const call_frame *frame,
 
 bool contents_vary(const frame_buffer *buffer)
 {
-    /* A ticket or a stamp is what one call left for another. */
     return buffer->field && !buffer->output && buffer->bytes <= 1 << 20 &&
-           strcmp(buffer->field->name, "ticket") != 0 &&
-           strcmp(buffer->field->name, "stamp") != 0;
+           frame_can_turn(buffer->field);
 }
 
 /* Keep the contents of inputs (and of what is input and output). */

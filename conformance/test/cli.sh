@@ -53,6 +53,18 @@ expect 1 "$SLMOE" run -b mutant:sized-by-first-call --only layer/profiles/paper
 says stdout 'of 12 on one handle: y[1,0] was never written'
 expect 0 "$SLMOE" run -b variant:sequential --only layer/profiles/paper
 
+# What is right alone: other contents on one handle, another handle, taps without the others.
+expect 1 "$SLMOE" run -b mutant:first-mask-kept --only qb/sizes/mask-of-100
+says stdout 'of 12 on one handle: wrote to cutoff'
+expect 1 "$SLMOE" run -b mutant:last-weights-used --only layer/profiles/paper
+says stdout 'after a call on another handle: another answer'
+expect 1 "$SLMOE" run -b mutant:eps-at-hand --only 'layer/*s*'
+says stdout 'while another thread calls on another handle: another answer'
+expect 1 "$SLMOE" run -b mutant:logit-told-as-score --only 'route/sizes/*'
+says stdout 'without cutoff, logit: another answer'
+expect 1 "$SLMOE" run -b mutant:value-told-as-gradient --only layer/gradient-sizes/width-140
+says stdout 'dlogit, dh: another answer'
+
 # The clauses are those of the specification.
 cp -r "$SOURCE/vectors" "$out/clauses"
 sed -i '0,/clause: \[L2\]/s//clause: [L22]/' "$out/clauses/rmsnorm/values.yaml"

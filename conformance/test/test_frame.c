@@ -382,33 +382,23 @@ static void an_arena_of_the_callers_is_emptied_and_used_again(void **state)
 
 static void taps_of_a_mask_are_absent_and_come_back(void **state)
 {
-    static float x[4] = {1, 2, 3, 4};
-    static float w[6] = {1, 2, 3, 4, 5, 6};
-    static float bias[3];
     static const char *const taps[] = {"cutoff", "logit", "score"};
+    static float zeros[1];
     made_case made;
 
     (void)state;
     case_begin(&made, SLM_OP_route, "paper");
-    made.test.config.d_model = 2;
-    made.test.config.n_experts = 3;
-    made.test.config.top_k = 1;
-    made.test.call.n_tokens = 2;
-    case_in(&made, "x", x);
-    case_in(&made, "w_router", w);
-    case_in(&made, "bias", bias);
+    made.test.config.d_model = made.test.config.n_experts = made.test.config.top_k = 1;
+    made.test.call.n_tokens = 1;
+    case_in(&made, "x", zeros);
+    case_in(&made, "w_router", zeros);
+    case_in(&made, "bias", zeros);
     build(&made, &(frame_options){.arena_fd = -1});
-    for (unsigned mask = 0; mask < 8; mask++) {
+    for (unsigned mask = 8; mask-- > 0;) {
         assert_int_equal(frame_hide_taps(&made.frame, mask), 3);
         for (unsigned i = 0; i < 3; i++)
-            assert_int_equal(frame_tensor(&made.frame, taps[i])->rank == 0,
-                             mask >> i & 1);
-        assert_int_equal(frame_tensor(&made.frame, "weight")->rank, 2);
+            assert_int_equal(!frame_tensor(&made.frame, taps[i])->rank, mask >> i & 1);
     }
-    frame_hide_taps(&made.frame, UINT64_MAX);
-    assert_int_equal(frame_tensor(&made.frame, "score")->rank, 0);
-    frame_hide_taps(&made.frame, 0);
-    assert_int_equal(frame_tensor(&made.frame, "score")->rank, 2);
     frame_free(&made.frame);
 }
 

@@ -324,11 +324,10 @@ static void every_mutant_differs_from_the_right_one_on_a_golden_vector(void **st
         const slm_mutant_info *info = slm_mutant_info_at(i);
         const int checks = (info->table->flags & SLM_CHECKS_ARGUMENTS) != 0;
         const int reuses = strcmp(info->clause, "A3") == 0;
-
-        /* Right on packed tensors: only the strided repetitions of a run show it. */
-        if (strcmp(info->clause, "X2") == 0) continue;
         const answer *want = checks ? own : right;
 
+        /* Right on packed tensors with all taps: only repetitions of a run show it. */
+        if (strcmp(info->clause, "X2") == 0) continue;
         if (!differs(set, info->table, want, info->name, 1, reuses) &&
             !differs(set, info->table, want, info->name, 0, reuses))
             fail_msg("%s (%s) is as good as right", info->name, info->clause);
