@@ -47,6 +47,7 @@ static const struct option long_options[] = {
     {"xfail", required_argument, NULL, 'x'},
     {"essential", no_argument, NULL, 'e'},
     {"max-fail", required_argument, NULL, 'm'},
+    {"once", no_argument, NULL, '1'},
     {"html", optional_argument, NULL, 'H'},
     {NULL, 0, NULL, 0}};
 
@@ -164,6 +165,9 @@ static int take(int letter, cli_options *options)
         return 1;
     case 'e':
         options->essential = true;
+        return 1;
+    case '1':
+        options->once = true;
         return 1;
     case 'j':
         return parse_jobs(optarg, options);

@@ -54,6 +54,7 @@ typedef struct cli_options {
     bool verbose;
     bool check;
     bool essential;
+    bool once; /* no repetitions of a case that passed */
     testee_options testee;
     size_t jobs;
     size_t max_fail; /* 0: no limit */
@@ -65,7 +66,7 @@ typedef struct cli_options {
 } cli_options;
 
 /* One letter an option: b V o n t c p T f v k(check) S(timeout) W(slow)
- * j s(shard) x(xfail) m(max-fail) H(html) e(essential). Parse argv of a verb that takes
+ * j s(shard) x(xfail) m(max-fail) H(html) e(essential) 1(once). Parse argv of a verb that takes
  * the letters in `allowed`; prints to stderr and returns 0 on a usage error. */
 int cli_parse(int argc, char **argv, const char *allowed, cli_options *options);
 

@@ -113,6 +113,8 @@ static void write_selection(const cli_options *options, char *out, size_t size)
     if (options->max_fail)
         snprintf(out + strlen(out), size - strlen(out), "%s--max-fail %zu",
                  out[0] ? " " : "", options->max_fail);
+    if (options->once)
+        snprintf(out + strlen(out), size - strlen(out), "%s--once", out[0] ? " " : "");
 }
 
 static int run_cases(session *run, const char *name, slm_testee *testee)
@@ -120,7 +122,7 @@ static int run_cases(session *run, const char *name, slm_testee *testee)
     const cli_options *options = run->options;
     const runner_options how = {.testee = options->testee,
                                 .jobs = options->jobs,
-                                .hygiene = true,
+                                .hygiene = !options->once,
                                 .stop = &run->stop};
     char why[TESTEE_WHY];
 
@@ -168,6 +170,7 @@ static int judge_backend(session *run, const char *name)
                               .repeat = repeat,
                               .verbose = run->options->verbose,
                               .selection = selection,
+                              .once = run->options->once,
                               .harness = SLMOE_VERSION,
                               .spec = SLM_SPEC_VERSION,
                               .machine = &here};
@@ -267,7 +270,7 @@ int cli_run(int argc, char **argv)
     char why[512];
     int code;
 
-    if (!cli_parse(argc, argv, "bVontcpTfvSWjsxm", &options)) return EXIT_USAGE;
+    if (!cli_parse(argc, argv, "bVontcpTfvSWjsxm1", &options)) return EXIT_USAGE;
     if (options.words.n) {
         fprintf(stderr, "slmoe run: takes no '%s'; a selection is --only GLOB\n",
                 options.words.item[0]);

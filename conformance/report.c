@@ -27,6 +27,13 @@ static size_t count_class(const report_counts *counts, report_class wanted)
     return n;
 }
 
+const char *report_uncertifiable(const report_run *run)
+{
+    if (run->about->emulated[0]) return run->about->emulated;
+    if (!run->about->certifiable) return "in the judge's process";
+    return run->once ? "one call a case" : NULL;
+}
+
 size_t report_passed(const report_counts *counts)
 {
     return count_class(counts, REPORT_PASSED);

@@ -31,6 +31,7 @@ typedef struct report_run {
     const char *repeat; /* options that repeat the selection of vectors, "" */
     bool verbose;
     const char *selection;  /* filters of the cases; "" or NULL: all        */
+    bool once;              /* no case was repeated                         */
     const char *harness;    /* version of slmoe and of the specification;   */
     const char *spec;       /*   NULL when unknown                          */
     const machine *machine; /* NULL when unknown                            */
@@ -65,6 +66,9 @@ extern const report_format report_jsonl;
 extern const report_format report_junit;
 extern const report_format report_tap;
 extern const report_format report_tap13;
+
+/* Why a run of this kind certifies nothing, whatever passes; NULL: it may. */
+const char *report_uncertifiable(const report_run *run);
 
 enum { REPORT_COMMAND = 2048 };
 

@@ -78,8 +78,8 @@ static void put_verdict(const html_part *part)
     fputs(".</p>\n<p>", out);
     fputs(
         !run->certifiable
-            ? "Not certifiable: the backend ran in the judge&#39;s own process, or "
-              "was emulated."
+            ? "Not certifiable: the backend ran in the judge&#39;s own process, was "
+              "emulated, or each case was one call (<code>--once</code>)."
         : is_certificate(run)
             ? "Certifiable: all cases of the tier, the backend in a process of its own."
             : "The backend ran in a process of its own.",

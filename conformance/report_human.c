@@ -122,10 +122,8 @@ static void end(report_writer *report, const report_run *run,
         }
     fprintf(report->out, "%s%.1f s", separator[0] == ',' ? ")  " : "  ",
             counts->seconds);
-    if (run->about->emulated[0])
-        fprintf(report->out, "  (%s: not certifiable)", run->about->emulated);
-    else if (!run->about->certifiable)
-        fputs("  (in the judge's process: not certifiable)", report->out);
+    if (report_uncertifiable(run))
+        fprintf(report->out, "  (%s: not certifiable)", report_uncertifiable(run));
     fputc('\n', report->out);
 }
 

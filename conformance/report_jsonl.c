@@ -75,13 +75,13 @@ static json_t *levels(uint32_t mask)
 static void begin(report_writer *report, const report_run *run)
 {
     const testee_about *about = run->about;
-    json_t *line =
-        json_pack("{s:s, s:s, s:s, s:s, s:s, s:[i,i], s:o, s:b, s:o, s:s, s:s}", "kind",
-                  "run", "format", "slm-run/1", "backend", run->backend, "name",
-                  about->name, "version", about->version, "abi", (int)about->abi_major,
-                  (int)about->abi_minor, "levels", levels(about->levels), "certifiable",
-                  (int)about->certifiable, "arithmetic", arithmetic(&about->arithmetic),
-                  "tier", run->tier, "vectors", run->vectors->sha256);
+    json_t *line = json_pack(
+        "{s:s, s:s, s:s, s:s, s:s, s:[i,i], s:o, s:b, s:o, s:s, s:s}", "kind", "run",
+        "format", "slm-run/1", "backend", run->backend, "name", about->name, "version",
+        about->version, "abi", (int)about->abi_major, (int)about->abi_minor, "levels",
+        levels(about->levels), "certifiable", !report_uncertifiable(run), "arithmetic",
+        arithmetic(&about->arithmetic), "tier", run->tier, "vectors",
+        run->vectors->sha256);
 
     set_text(line, "url", about->url);
     set_text(line, "note", about->note);

@@ -13,7 +13,7 @@ tier=${TIER:-smoke}
 
 # "CASE BITS" of each case that gave numbers. $1: file; $2: backend
 bits() {
-    "$SLMOE" run -b "$2" --tier "$tier" --format jsonl="$out/jsonl" >"$out/log" 2>&1
+    "$SLMOE" run -b "$2" --tier "$tier" --once --format jsonl="$out/jsonl" >"$out/log" 2>&1
     local code=$?
     [ $code = 0 ] || return $code
     sed -nE 's/.*"kind": ?"result".*"case": ?"([^"]*)".*"bits": ?"([0-9a-f]{16})".*/\1 \2/p' "$out/jsonl" | sort >"$1"

@@ -58,7 +58,7 @@ expect 1 "$SLMOE" run -b mutant:first-mask-kept --only qb/sizes/mask-of-100
 says stdout 'of 12 on one handle: wrote to cutoff'
 expect 1 "$SLMOE" run -b mutant:last-weights-used --only layer/profiles/paper
 says stdout 'after a call on another handle: another answer'
-expect 1 "$SLMOE" run -b mutant:eps-at-hand --only 'layer/*s*'
+expect 1 "$SLMOE" run -b mutant:eps-at-hand --only 'layer/*s*' --max-fail 1
 says stdout 'while another thread calls on another handle: another answer'
 expect 1 "$SLMOE" run -b mutant:logit-told-as-score --only 'route/sizes/*'
 says stdout 'without cutoff, logit: another answer'
@@ -123,8 +123,8 @@ expect 0 "$SLMOE" run -b ref --tier smoke --format jsonl="$out/run.jsonl" --form
 [ "$(grep -c '"kind":"result"' "$out/run.jsonl")" -ge 10 ] || fail "no results as JSON lines"
 
 # The union of four shards is the whole.
-expect 0 "$SLMOE" run -b ref --only 'select/*' --format tap="$out/whole"
-for i in 1 2 3 4; do expect 0 "$SLMOE" run -b ref --only 'select/*' --shard $i/4 --format tap="$out/part$i"; done
+expect 0 "$SLMOE" run -b ref --only 'select/*' --once --format tap="$out/whole"
+for i in 1 2 3 4; do expect 0 "$SLMOE" run -b ref --only 'select/*' --once --shard $i/4 --format tap="$out/part$i"; done
 names() { grep -hoE 'select/[^ ]+' "$@" | sort; }
 [ "$(names "$out/whole")" = "$(names "$out"/part?)" ] || fail "shards do not add up to the whole"
 
@@ -156,6 +156,14 @@ for jobs in 1 2; do
     says stderr 'stopped by --max-fail 3; 253 of 256 cases were not judged'
 done
 expect 2 "$SLMOE" run --max-fail 0
+
+# A fault of reuse needs repetitions, which --once leaves out, and says so.
+expect 0 "$SLMOE" run -b mutant:last-weights-used --only layer/profiles/paper --once
+expect 0 "$SLMOE" run -b ref --only 'rmsnorm/eps/*' --once --format human --format jsonl="$out/once" --format junit="$out/once.xml"
+says stdout '(one call a case: not certifiable)'
+grep -q '"certifiable":false.*"selection":"--only .rmsnorm/eps/\*. --once"' "$out/once" || fail "--once stands in no run"
+grep -q '"certifiable" value="false"' "$out/once.xml" || fail "--once stands in no JUnit"
+expect 1 "$SLMOE" run -b mutant:hard-clamp --only 'situ/*' --once
 
 # A case as people read it; a clause.
 expect 0 "$SLMOE" show qb/documents/seed-21

@@ -57,7 +57,7 @@ judge() { # $1: backend; rest: globs; the report is $out/report
     local backend=$1 only=()
     shift
     for glob in "$@"; do only+=(--only "$glob"); done
-    "$SLMOE" run -b "$backend" --tier full "${only[@]}" >"$out/report" 2>&1
+    "$SLMOE" run -b "$backend" --tier full --once "${only[@]}" >"$out/report" 2>&1
 }
 
 count=0

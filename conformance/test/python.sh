@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # The Python client: its unit tests; the PyTorch backend conforms in binary32 and bf16, naive and grouped (all four with LONG=1,
-# else two); planted mistakes are named; the exact reference, called from Python, conforms through the protocol.
+# else two, one of them in one call a case); planted mistakes are named; the exact reference, called from Python, conforms through
+# the protocol.
 set -u
 fail() { echo "python: $*"; [ -s "$out/stdout" ] && head -n 40 "$out/stdout"; exit 1; }
 skip() { echo "python: skipped: $*"; }
@@ -73,8 +74,10 @@ names 'with this declared \(A1\): store of r 2\^-8 \(bf16\)' "bf16 that nobody d
 "$python" -c 'import torch' 2>/dev/null || { skip "PyTorch is not here: the rest"; exit 0; }
 both=("dtype=f32 mode=grouped" "dtype=bf16 mode=naive")
 [ -n "${LONG:-}" ] && both+=("dtype=f32 mode=naive" "dtype=bf16 mode=grouped")
+calls=()
 for options in "${both[@]}"; do
-    judge 0 "slm.torch_backend:TorchBackend $options device=cpu" --not 'layer/k3/*'
+    judge 0 "slm.torch_backend:TorchBackend $options device=cpu" --not 'layer/k3/*' "${calls[@]}"
+    [ -n "${LONG:-}" ] || calls=(--once)
     echo "python: torch $options: $(tail -n 1 "$out/stdout")"
 done
 judge 0 "$client/examples/released_model.py:SmallModel" --only 'layer/*' --not 'layer/k3/*'
