@@ -80,13 +80,13 @@ static inline float slm_tiles_flush(float value)
 }
 
 /* c + a b of flushed operands, rounded once. A product that is normal has at most 16
- * digits, so it is exact. Where fmaf, which has subnormals, shows 2^-126, the sum may
+ * digits, so it is exact, as that of a zero is. Where fmaf, which has subnormals, shows 2^-126, the sum may
  * be less: with subnormals out of the way it is seen. Both factors are below 2^26 then,
  * and |c| below 2^-101, so that no power of two overflows. */
 static inline float slm_tiles_fma(float a, float b, float c)
 {
     const float product = a * b, size = fabsf(product);
-    const int exact = size >= FLT_MIN && size <= FLT_MAX;
+    const int exact = (size >= FLT_MIN && size <= FLT_MAX) || a == 0.0f || b == 0.0f;
     const float sum = exact ? c + product : fmaf(a, b, c);
 
     if (fabsf(sum) > FLT_MIN || sum == 0.0f) return sum;

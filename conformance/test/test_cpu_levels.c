@@ -20,41 +20,44 @@ static const char *const levels[] = {"plain", "avx2", "avx512", "amx", "amx-mode
 /* The first three have products of binary32 of their own. */
 enum { OWN_LEVELS = 3, N_LEVELS = sizeof levels / sizeof *levels };
 
-/* Several panels in every direction, the last ones odd. */
-static slm_config wide(void)
+/* Several panels in every direction, the last ones odd; small enough for what is slow. */
+static slm_config narrow(void)
 {
     slm_config config = cpu_tiny();
 
-    config.d_model = 701;
-    config.d_latent = 333;
+    config.d_model = 101;
+    config.d_latent = 70;
     config.d_expert = 75;
     config.d_shared = 50;
     return config;
 }
 
-/* The same, smaller: for a model that is slow. */
-static slm_config narrow(void)
+/* The same, longer sums; not under AddressSanitizer, which sees no more in them. */
+static slm_config wide(void)
 {
-    slm_config config = wide();
+    slm_config config = narrow();
 
-    config.d_model = 229;
-    config.d_latent = 133;
+#ifndef __SANITIZE_ADDRESS__
+    config.d_model = 701;
+    config.d_latent = 333;
+#endif
     return config;
 }
 
 static void assert_threads_change_no_bit(slm_op op, const slm_config *config,
                                          size_t tokens)
 {
+    cpu_outcome one = cpu_run(op, config, tokens, NULL, CPU_PACKED, 1, 0);
+
+    assert_int_equal(one.status, SLM_OK);
     for (int threads = 2; threads <= 4; threads += 2) {
-        cpu_outcome one = cpu_run(op, config, tokens, NULL, CPU_PACKED, 1, 0);
         cpu_outcome other =
             cpu_run(op, config, tokens, NULL, CPU_SHIFTED, threads, 0xff);
 
-        assert_int_equal(one.status, SLM_OK);
         cpu_same_bits(&one, &other);
-        cpu_release(&one);
         cpu_release(&other);
     }
+    cpu_release(&one);
 }
 
 static void each_level_has_the_same_bits_for_any_number_of_threads(void **state)
