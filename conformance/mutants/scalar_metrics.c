@@ -2,6 +2,7 @@
 /* conformance/mutants/scalar_metrics.c - the sign step and load metrics.        Q6, Q7 */
 #include "scalar.h"
 
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -59,6 +60,8 @@ slm_status scalar_sign_step(slm_handle *handle, const slm_sign_step_args *args,
         else if (step)
             b += wrong(handle, MUTANT_bias_sign_flipped) ? -rate * (float)step
                                                          : rate * (float)step;
+        if (wrong(handle, MUTANT_sign_step_saturates))
+            b = fminf(fmaxf(b, -FLT_MAX), FLT_MAX);
         memcpy(scalar_element(&args->new_bias, j), &b, sizeof b);
     }
     return SLM_OK;

@@ -97,12 +97,12 @@ static void fill_scores(const slm_handle *handle, float *score, const float *log
 /* Position of the first element that makes the row unusable, or n. */
 static size_t first_poison(const slm_handle *handle, const float *row, int finite)
 {
+    const size_t n = handle->config.n_experts;
+    const size_t end = n > 32 && wrong(handle, MUTANT_late_logits_unsearched) ? 32 : n;
     size_t i = 0;
 
-    while (i < handle->config.n_experts && !isnan(row[i]) &&
-           (!finite || !isinf(row[i])))
-        i++;
-    return i;
+    while (i < end && !isnan(row[i]) && (!finite || !isinf(row[i]))) i++;
+    return i < end ? i : n;
 }
 
 /* A poisoned row: any distinct ids. */

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """qb_exact (Q1, Q2, Q5) and sign_step (Q6)."""
 
+import math
 from fractions import Fraction as F
 
 from golden.cases import Family, empty, fill, gen
@@ -245,6 +246,15 @@ def sign() -> Family:
     case("no-load", [0.5, -0.5], [0, 0], [0.5, -0.5])
     case("one-expert", [0.5], [7], [0.5])
     case("largest-bias", [FLT_MAX, -FLT_MAX], [0, 2], [FLT_MAX, -FLT_MAX])
+    case("past-the-largest", [FLT_MAX, -FLT_MAX, 2.0**127, -(2.0**126)], [0, 9, 1, 9],
+         [math.inf, -math.inf, math.inf, -(2.0**127 + 2.0**126)], rate=2.0**127,
+         note="the sums are rounded as any other: one of 2^128 and more is infinite",
+         kills=["sign-step-saturates"])
+    case("half-a-unit-past", [FLT_MAX, -FLT_MAX], [0, 2], [math.inf, -math.inf],
+         rate=2.0**103, note="half a unit, and FLT_MAX is odd",
+         kills=["sign-step-saturates"])
+    case("below-half-a-unit-past", [FLT_MAX, -FLT_MAX], [0, 2], [FLT_MAX, -FLT_MAX],
+         rate=2.0**103 - 2.0**79)
     case("cancels", [r, -r], [3, 1], [0.0, 0.0])
     return f
 

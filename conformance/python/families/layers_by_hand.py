@@ -107,6 +107,18 @@ def poisoned() -> Family:
                            "y": Tensor((3, 6), data=[math.nan] * 18)}}],
           kills=["infinite-logit-answered"],
           note="all else is finite: tanh and sigmoid have limits, and the answer looks right")
+    many = {**SMALL, "n": 40}
+    typed = weights(many, 3, 99)
+    router = list(typed["w_router"].values("w_router"))
+    router[37 * 6 + 5] = math.nan
+    f.add("late-expert", "layer_forward", many,
+          {**typed, "w_router": Tensor((40, 6), data=router)},
+          either=[{"status": "SLM_ERR_NONFINITE", "field": "logit", "index": 37},
+                  {"out": {"ids": Tensor((3, 2), data=["any"] * 6),
+                           "weight": Tensor((3, 2), data=["any"] * 6),
+                           "y": Tensor((3, 6), data=[math.nan] * 18)}}],
+          kills=["late-logits-unsearched"],
+          note="the logits of expert 37 alone are NaN, past the first 32 of each row")
     return f
 
 
