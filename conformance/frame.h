@@ -80,12 +80,14 @@ void frame_poison(call_frame *frame, bool finite);
  * others present: UINT64_MAX hides all, 0 none. Returns how many there are. */
 size_t frame_hide_taps(call_frame *frame, uint64_t hidden);
 
-/* Sets of strides: in each but the last, neighbours have different ones. */
-enum { FRAME_VIEW_SETS = 5 };
+/* Sets of strides. In the first ones neighbours have different ones; then all are parts of
+ * wider matrices, the commonest in use; last, inputs have a stride of 0 along each
+ * dimension where they repeat themselves, and all else is packed. */
+enum { FRAME_VIEW_ROWS = 5, FRAME_VIEW_REPEATS, FRAME_VIEW_SETS = FRAME_VIEW_REPEATS };
 
-/* Make views with gaps of all tensors, each with its contents; what is large stays
- * packed. Nothing but the call itself understands the frame then. Returns 0 without
- * memory. */
+/* Make such views of the tensors, each with its contents; what is large stays packed.
+ * Nothing but the call itself understands the frame then. Returns 0 when all stayed as it
+ * was, and without memory. */
 int frame_spread(call_frame *frame);
 
 /* Undo it. Returns the name of a tensor whose gaps were written to, or NULL. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* conformance/frame_views.c - tensors as views with gaps: any stride, either sign. X2 */
+/* conformance/frame_views.c - tensors as views: any stride, either sign, and 0.    X2 */
 #include "frame.h"
 
 #include <stdlib.h>
@@ -13,7 +13,8 @@ typedef enum view_form {
     TRANSPOSED,     /* unit stride in the first dimension                         */
     ELEMENTS_APART, /* no unit stride at all                                      */
     BACKWARDS,      /* negative strides: data is the highest element              */
-    VIEW_FORMS
+    VIEW_FORMS,
+    REPEATED /* an input without its repetitions, its memory as large as ever */
 } view_form;
 
 /* How a packed buffer becomes a view. Strides are magnitudes. */
@@ -33,15 +34,15 @@ static int view_of(const call_frame *frame, size_t index, view *out)
     const uint32_t rank = tensor->rank;
     ptrdiff_t width = 1;
 
-    /* The last set is the commonest in use: parts of wider matrices. */
-    out->form = frame->views == FRAME_VIEW_SETS
-                    ? ROWS_APART
+    out->form = frame->views == FRAME_VIEW_ROWS ? ROWS_APART
+                : frame->views == FRAME_VIEW_REPEATS
+                    ? REPEATED
                     : (view_form)((index + frame->views) % VIEW_FORMS);
     out->count = slm_tensor_count(tensor);
     out->size = slm_dtype_size(tensor->dtype);
     out->extent = 1;
     if (!frame->views || !buffer->field || tensor->rank == 0 || out->count == 0 ||
-        out->count > LARGEST)
+        out->count > LARGEST || (out->form == REPEATED && buffer->output))
         return 0;
     for (uint32_t done = 0; done < rank; done++) {
         const uint32_t i = out->form == TRANSPOSED ? done : rank - 1 - done;
@@ -49,7 +50,9 @@ static int view_of(const call_frame *frame, size_t index, view *out)
         if (done == 0)
             out->stride[i] = out->form == ELEMENTS_APART ? 2 : 1;
         else
-            out->stride[i] = width + (out->form == ROWS_APART ? 3 : 1);
+            out->stride[i] = width + (out->form == REPEATED     ? 0
+                                      : out->form == ROWS_APART ? 3
+                                                                : 1);
         width = out->stride[i] * (ptrdiff_t)tensor->shape[i];
         out->extent += (tensor->shape[i] - 1) * (size_t)out->stride[i];
     }
@@ -64,6 +67,12 @@ size_t frame_view_bytes(const call_frame *frame, size_t index)
                                          : frame->buffers[index].bytes;
 }
 
+/* Bytes that are the view's: those of the packed tensor where it is REPEATED. */
+static size_t room_of(const view *shape)
+{
+    return (shape->form == REPEATED ? shape->count : shape->extent) * shape->size;
+}
+
 /* Bytes from the lowest one of the view to element `index`. */
 static size_t place_of(const view *shape, const slm_tensor *tensor, size_t index)
 {
@@ -74,11 +83,47 @@ static size_t place_of(const view *shape, const slm_tensor *tensor, size_t index
     return (shape->form == BACKWARDS ? shape->extent - 1 - at : at) * shape->size;
 }
 
-/* Gaps are filled with ones: a NaN, or -1. */
+/* Whether all of a packed tensor's slices along dimension `along` have the same bits. */
+static bool repeats(const view *shape, const slm_tensor *tensor, uint32_t along,
+                    const unsigned char *packed)
+{
+    const size_t step = (size_t)shape->stride[along];
+
+    for (size_t i = 0; i < shape->count; i++) {
+        const size_t slice = i / step % tensor->shape[along];
+
+        if (memcmp(packed + i * shape->size, packed + (i - slice * step) * shape->size,
+                   shape->size) != 0)
+            return false;
+    }
+    return tensor->shape[along] > 1;
+}
+
+/* A stride of 0 for each dimension along which a packed tensor repeats itself. Returns
+ * whether there is one. */
+static bool fold(view *shape, const slm_tensor *tensor, const unsigned char *packed)
+{
+    ptrdiff_t stride[SLM_MAX_RANK] = {0};
+    bool any = false;
+
+    shape->extent = 1;
+    for (uint32_t i = 0; i < tensor->rank; i++) {
+        if (repeats(shape, tensor, i, packed))
+            any = true;
+        else
+            stride[i] = shape->stride[i];
+        shape->extent += (tensor->shape[i] - 1) * (size_t)stride[i];
+    }
+    memcpy(shape->stride, stride, sizeof stride);
+    return any;
+}
+
+/* Gaps are filled with ones: a NaN, or -1. So is what a view without its repetitions
+ * leaves free. */
 static void scatter(const view *shape, const slm_tensor *tensor,
                     const unsigned char *packed, unsigned char *low)
 {
-    memset(low, 0xff, shape->extent * shape->size);
+    memset(low, 0xff, room_of(shape));
     for (size_t i = 0; i < shape->count; i++)
         memcpy(low + place_of(shape, tensor, i), packed + i * shape->size, shape->size);
 }
@@ -109,6 +154,8 @@ static void point(call_frame *frame, frame_buffer *buffer, const view *shape,
 
 int frame_spread(call_frame *frame)
 {
+    int spread = 0;
+
     for (size_t i = 0; i < frame->n_buffers; i++) {
         frame_buffer *buffer = &frame->buffers[i];
         unsigned char *packed;
@@ -118,11 +165,14 @@ int frame_spread(call_frame *frame)
         packed = malloc(buffer->bytes);
         if (!packed) return 0;
         memcpy(packed, buffer->tensor.data, buffer->bytes);
-        scatter(&shape, &buffer->tensor, packed, buffer->tensor.data);
-        point(frame, buffer, &shape, true);
+        if (shape.form != REPEATED || fold(&shape, &buffer->tensor, packed)) {
+            scatter(&shape, &buffer->tensor, packed, buffer->tensor.data);
+            point(frame, buffer, &shape, true);
+            spread = 1;
+        }
         free(packed);
     }
-    return 1;
+    return spread;
 }
 
 const char *frame_gather(call_frame *frame)
@@ -135,12 +185,14 @@ const char *frame_gather(call_frame *frame)
         view shape;
 
         if (!view_of(frame, i, &shape)) continue;
+        if (shape.form == REPEATED)
+            memcpy(shape.stride, buffer->tensor.stride, sizeof shape.stride);
         packed = malloc(shape.count * shape.size);
-        clean = malloc(shape.extent * shape.size);
+        clean = malloc(room_of(&shape));
         if (!packed || !clean) abort();
         gather(&shape, &buffer->tensor, low, packed);
         scatter(&shape, &buffer->tensor, packed, clean);
-        if (!touched && memcmp(low, clean, shape.extent * shape.size) != 0)
+        if (!touched && memcmp(low, clean, room_of(&shape)) != 0)
             touched = buffer->field->name;
         point(frame, buffer, &shape, false);
         memcpy(low, packed, shape.count * shape.size);

@@ -97,7 +97,12 @@ static bool as_views(const repetition *check, unsigned set)
 
     if (!testee_frame(check->testee, check->test, &layout, &frame, reply.why))
         return true;
-    snprintf(circumstance, sizeof circumstance, "with views of strides, set %u", set);
+    if (set == FRAME_VIEW_REPEATS)
+        snprintf(circumstance, sizeof circumstance,
+                 "with strides of 0 where an input repeats");
+    else
+        snprintf(circumstance, sizeof circumstance, "with views of strides, set %u",
+                 set);
     if (frame_spread(&frame)) {
         testee_run(check->testee, &frame, &reply);
         touched = frame_gather(&frame);

@@ -13,6 +13,7 @@
  *   buffers against the guard before them                        X2
  *   inputs, then outputs, one element off their page             X2
  *   no taps, some of them, the others                            X2
+ *   views: gaps, either sign, 0, where strides are claimed       X2
  *   twelve calls on one handle: T, other contents, T = 0, 1      A3
  *   beside another handle, opened before it, after it, in use    A3
  *   each token alone, where batch invariance is declared         A2

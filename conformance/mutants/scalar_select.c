@@ -271,6 +271,8 @@ slm_status scalar_select(slm_handle *handle, const slm_select_args *args,
 
         if (wrong(handle, MUTANT_element_strides_ignored) && row.stride[0] > 0)
             row.stride[0] = 1;
+        if (wrong(handle, MUTANT_zero_strides_ignored) && row.stride[0] == 0)
+            row.stride[0] = 1;
         scalar_load((has_logits ? routing.logit : routing.score) + t * n, &row);
     }
     status = scalar_choose_rows(handle, &routing, n_tokens, has_logits, SLM_OP_select,

@@ -14,6 +14,7 @@
 #include <ref.h>
 
 #include <fenv.h>
+#include <math.h>
 #include <string.h>
 
 enum { TOKENS = 3, WIDTH = 5 };
@@ -22,17 +23,22 @@ static float u_values[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 static float gamma_values[] = {0.5f, 1.5f, -2, 4, 1};
 
 /* rmsnorm of three rows of five, as views of that set. */
-static void begin_views(made_case *made, unsigned set)
+static void begin_with(made_case *made, unsigned set, float *u, float *gamma)
 {
     char why[256];
 
     case_begin(made, SLM_OP_rmsnorm, "paper");
     made->test.config.d_latent = WIDTH;
     made->test.call.n_tokens = TOKENS;
-    case_in(made, "u", u_values);
-    case_in(made, "gamma", gamma_values);
+    case_in(made, "u", u);
+    case_in(made, "gamma", gamma);
     assert_true(frame_build_as(&made->frame, &made->test,
                                &(frame_options){.arena_fd = -1, .views = set}, why));
+}
+
+static void begin_views(made_case *made, unsigned set)
+{
+    begin_with(made, set, u_values, gamma_values);
 }
 
 static float *element(const slm_tensor *tensor, size_t i, size_t j)
@@ -49,7 +55,7 @@ static int is_packed(const slm_tensor *tensor)
 static void a_view_holds_what_the_packed_tensor_held(void **state)
 {
     (void)state;
-    for (unsigned set = 1; set <= FRAME_VIEW_SETS; set++) {
+    for (unsigned set = 1; set <= FRAME_VIEW_ROWS; set++) {
         made_case made;
         const slm_tensor *u;
 
@@ -74,7 +80,7 @@ static void a_view_holds_what_the_packed_tensor_held(void **state)
 static void what_is_written_through_a_view_is_gathered(void **state)
 {
     (void)state;
-    for (unsigned set = 1; set <= FRAME_VIEW_SETS; set++) {
+    for (unsigned set = 1; set <= FRAME_VIEW_ROWS; set++) {
         made_case made;
         const slm_tensor *r;
 
@@ -90,12 +96,60 @@ static void what_is_written_through_a_view_is_gathered(void **state)
     }
 }
 
+/* u: each row one number, and the rows of one, both and neither; gamma: one number. */
+static void what_repeats_itself_has_a_stride_of_0(void **state)
+{
+    static const struct {
+        float row, column;
+        ptrdiff_t stride[2];
+    } cases[] = {
+        {1, 0, {WIDTH, 0}}, {0, 1, {0, 1}}, {0, 0, {0, 0}}, {1, 1, {WIDTH, 1}}};
+    static float same[] = {2, 2, 2, 2, 2};
+    float u_given[TOKENS * WIDTH];
+
+    (void)state;
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        made_case made;
+        const slm_tensor *u, *gamma;
+
+        for (size_t i = 0; i < TOKENS * WIDTH; i++)
+            u_given[i] = 1 + cases[c].row * (float)(i / WIDTH) +
+                         cases[c].column * (float)(i % WIDTH);
+        begin_with(&made, FRAME_VIEW_REPEATS, u_given, same);
+        assert_int_equal(frame_spread(&made.frame), 1);
+        u = frame_tensor(&made.frame, "u");
+        gamma = frame_tensor(&made.frame, "gamma");
+        assert_int_equal(u->stride[0], cases[c].stride[0]);
+        assert_int_equal(u->stride[1], cases[c].stride[1]);
+        assert_int_equal(gamma->stride[0], 0);
+        assert_true(is_packed(frame_tensor(&made.frame, "r")));
+        for (size_t i = 0; i < TOKENS * WIDTH; i++)
+            assert_memory_equal(element(u, i / WIDTH, i % WIDTH), &u_given[i], 4);
+        /* who takes it for a packed one reads no number */
+        assert_true(isnan(((const float *)gamma->data)[1]));
+        assert_int_equal(
+            slm_check(SLM_OP_rmsnorm, &made.frame.config, made.frame.args, NULL),
+            SLM_OK);
+        assert_null(frame_gather(&made.frame));
+        assert_memory_equal(frame_tensor(&made.frame, "u")->data, u_given,
+                            sizeof u_given);
+        assert_memory_equal(frame_tensor(&made.frame, "gamma")->data, same,
+                            sizeof same);
+        case_free(&made);
+    }
+    made_case made;
+
+    begin_views(&made, FRAME_VIEW_REPEATS); /* nothing does */
+    assert_int_equal(frame_spread(&made.frame), 0);
+    case_free(&made);
+}
+
 static void a_write_between_the_elements_names_the_tensor(void **state)
 {
     made_case made;
 
     (void)state;
-    begin_views(&made, FRAME_VIEW_SETS);
+    begin_views(&made, FRAME_VIEW_ROWS);
     assert_int_equal(frame_spread(&made.frame), 1);
     *element(frame_tensor(&made.frame, "r"), 1, WIDTH) = 0.0f;
     assert_string_equal(frame_gather(&made.frame), "r");
@@ -319,6 +373,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_view_holds_what_the_packed_tensor_held),
         cmocka_unit_test(what_is_written_through_a_view_is_gathered),
+        cmocka_unit_test(what_repeats_itself_has_a_stride_of_0),
         cmocka_unit_test(a_write_between_the_elements_names_the_tensor),
         cmocka_unit_test(who_claims_strides_and_reads_packed_rows_fails),
         cmocka_unit_test(who_does_not_claim_them_gets_packed_tensors),
