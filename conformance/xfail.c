@@ -23,11 +23,25 @@ static int read_state(const char *word, judge_state *state)
 /* A link, or PROJECT#123. */
 static int is_tracker(const char *word)
 {
-    const char *hash = strchr(word, '#');
+    const char *hash = strchr(word, '#'), *slashes = strstr(word, "://");
 
-    return strstr(word, "://") != NULL ||
-           (hash && hash > word && strspn(hash + 1, "0123456789") == strlen(hash + 1) &&
-            hash[1]);
+    if (slashes) return slashes > word && slashes[3];
+    return hash && hash > word && hash[1] &&
+           strspn(hash + 1, "0123456789") == strlen(hash + 1);
+}
+
+static const char *const expected_at[] = {
+    [1] = "expected GLOB STATE TRACKER, STATE one of FAIL, CRASH, TIMEOUT, VACUOUS",
+    [2] = "no tracker: expected a link or PROJECT#123, so that somebody will come back "
+          "to it",
+    [3] = "expected GLOB STATE TRACKER and nothing more"};
+
+/* The column of a word that begins at an offset, or where it is missing. */
+static size_t column_of(const char *line, int offset)
+{
+    const size_t end = strcspn(line, "\r\n");
+
+    return ((size_t)offset < end ? (size_t)offset : end) + 1;
 }
 
 static int read_entry(xfail_list *list, const char *line, size_t number, char *why)
@@ -35,7 +49,7 @@ static int read_entry(xfail_list *list, const char *line, size_t number, char *w
     xfail_entry *entries = realloc(list->entries, (list->n + 1) * sizeof *entries);
     xfail_entry *entry;
     char state[32], rest[2];
-    int words;
+    int at[4] = {0}, words, wrong;
 
     if (!entries) {
         snprintf(why, 512, "%s: out of memory", list->path);
@@ -45,39 +59,34 @@ static int read_entry(xfail_list *list, const char *line, size_t number, char *w
     entry = &entries[list->n];
     memset(entry, 0, sizeof *entry);
     entry->line = number;
-    words =
-        sscanf(line, "%255s %31s %255s %1s", entry->glob, state, entry->tracker, rest);
-    if (words == 4) {
-        snprintf(why, 512, "%s:%zu:1: expected GLOB STATE TRACKER and nothing more",
-                 list->path, number);
-    } else if (words < 2 || !read_state(state, &entry->state)) {
-        snprintf(why, 512,
-                 "%s:%zu:1: expected GLOB STATE TRACKER, STATE one of FAIL, CRASH, "
-                 "TIMEOUT, VACUOUS",
-                 list->path, number);
-    } else if (words < 3 || !is_tracker(entry->tracker)) {
-        snprintf(why, 512,
-                 "%s:%zu:1: %s: no tracker: expected a link or PROJECT#123, so that "
-                 "somebody will come back to it",
-                 list->path, number, entry->glob);
-    } else {
+    words = sscanf(line, " %n%255s %n%31s %n%255s %n%1s", &at[0], entry->glob, &at[1],
+                   state, &at[2], entry->tracker, &at[3], rest);
+    if (words < 2 || !read_state(state, &entry->state))
+        wrong = 1;
+    else if (words < 3 || !is_tracker(entry->tracker))
+        wrong = 2;
+    else if (words == 4)
+        wrong = 3;
+    else {
         list->n++;
         return 1;
     }
+    snprintf(why, 512, "%s:%zu:%zu: %s: %s", list->path, number,
+             column_of(line, at[wrong]), entry->glob, expected_at[wrong]);
     return 0;
 }
 
 int xfail_load(xfail_list *list, const char *path, char *why)
 {
-    char line[1024];
-    size_t number = 0;
+    char *line = NULL;
+    size_t number = 0, room = 0;
     FILE *file = fopen(path, "re");
     int ok = file != NULL;
 
     memset(list, 0, sizeof *list);
     list->path = path;
     if (!ok) snprintf(why, 512, "%s: cannot be read: %s", path, strerror(errno));
-    while (ok && fgets(line, sizeof line, file)) {
+    while (ok && getline(&line, &room, file) >= 0) {
         number++;
         if (line[0] == '#' || line[strspn(line, " \t\r\n")] == '\0') continue;
         ok = read_entry(list, line, number, why);
@@ -87,6 +96,7 @@ int xfail_load(xfail_list *list, const char *path, char *why)
         ok = 0;
     }
     if (file) fclose(file);
+    free(line);
     if (!ok) xfail_free(list);
     return ok;
 }

@@ -217,11 +217,20 @@ bad "$(case_with '{n: 2, k: 1}' '&b {shape: [2], data: [0x0p+0, 0x0p+0]}')" 'anc
 # Expected failures are strict.
 printf '# none\n' >"$out/none"
 expect 0 "$SLMOE" run -b ref --tier smoke --xfail "$out/none"
-printf 'select/mixture/* FAIL\n' >"$out/untracked"
 expect 2 "$SLMOE" run -b ref --tier smoke --xfail "$out"
 says stderr 'cannot be read: Is a directory'
-expect 2 "$SLMOE" run -b ref --tier smoke --xfail "$out/untracked"
-says stderr 'no tracker'
+xfail_bad() { # $1: its third line; $2: column; $3: words of the message
+    printf '# two\n\n%s\n' "$1" >"$out/untracked"
+    expect 2 "$SLMOE" run -b ref --tier smoke --xfail "$out/untracked"
+    says stderr "untracked:3:$2: "
+    says stderr "$3"
+}
+xfail_bad 'select/mixture/*' 17 'expected GLOB STATE TRACKER, STATE one of'
+xfail_bad 'select/mixture/* PASS acme#1' 18 'STATE one of'
+xfail_bad 'select/mixture/* FAIL' 22 'no tracker'
+for none in :// https:// '#1' acme# acme#x; do xfail_bad "  select/mixture/* FAIL $none" 25 'no tracker'; done
+xfail_bad 'select/mixture/* FAIL acme#1 now' 30 'nothing more'
+xfail_bad "$(printf 'select/mixture/* FAIL acme#1%2000s now' '')" 2030 'nothing more'
 printf 'no/such/case FAIL acme#1\n' >"$out/stale"
 expect 1 "$SLMOE" run -b ref --tier smoke --xfail "$out/stale"
 says stderr 'matches no case'
