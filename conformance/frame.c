@@ -110,6 +110,9 @@ static slm_tensor *slot(const call_frame *frame, const slm_field *field)
     return (slm_tensor *)((char *)(uintptr_t)&frame->weights + field->offset);
 }
 
+/* An arena of more bytes is nearly all holes. */
+static const size_t HOLES = (size_t)1 << 37;
+
 /* Everything out of reach but the spans. */
 static int map_guarded(call_frame *frame)
 {
@@ -120,6 +123,11 @@ static int map_guarded(call_frame *frame)
     frame->arena = mmap(NULL, frame->arena_size, PROT_NONE, kind | MAP_NORESERVE,
                         frame->arena_fd, 0);
     if (frame->arena == MAP_FAILED) return 0;
+    if (frame->arena_size > HOLES) {
+        /* A touched byte shall cost a page, and a core file not be written for hours. */
+        madvise(frame->arena, frame->arena_size, MADV_NOHUGEPAGE);
+        madvise(frame->arena, frame->arena_size, MADV_DONTDUMP);
+    }
     for (size_t i = 0; i < frame->n_buffers; i++)
         if (mprotect(frame->arena + frame->buffers[i].span_offset,
                      frame->buffers[i].span, PROT_READ | PROT_WRITE))

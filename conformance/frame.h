@@ -81,9 +81,17 @@ void frame_poison(call_frame *frame, bool finite);
 size_t frame_hide_taps(call_frame *frame, uint64_t hidden);
 
 /* Sets of strides. In the first ones neighbours have different ones; then all are parts of
- * wider matrices, the commonest in use; last, inputs have a stride of 0 along each
- * dimension where they repeat themselves, and all else is packed. */
-enum { FRAME_VIEW_ROWS = 5, FRAME_VIEW_REPEATS, FRAME_VIEW_SETS = FRAME_VIEW_REPEATS };
+ * wider matrices, the commonest in use; then inputs have a stride of 0 along each
+ * dimension where they repeat themselves, and all else is packed; last, the rows of what
+ * has 2 .. 16 lie more than 2^32 elements apart, so that 32 bits of an offset lead
+ * elsewhere. Address space of many TiB is reserved for these, of which hardly any becomes
+ * memory. */
+enum {
+    FRAME_VIEW_ROWS = 5,
+    FRAME_VIEW_REPEATS,
+    FRAME_VIEW_FAR,
+    FRAME_VIEW_SETS = FRAME_VIEW_FAR
+};
 
 /* Make such views of the tensors, each with its contents; what is large stays packed.
  * Nothing but the call itself understands the frame then. Returns 0 when all stayed as it

@@ -132,7 +132,12 @@ static json_t *open_handle(host_state *host, const json_t *message)
     else
         close_handle(host);
     if (!read_request(message, &request)) return refusal("open: not understood");
-    if ((!host->memory.arena && !host_memory_map(&host->memory, message)) ||
+    if (!host->memory.arena && !host_memory_map(&host->memory, message))
+        return reply_status(slm_fail(&error, SLM_ERR_MEMORY,
+                                     slm_op_describe(request.op)->name, "arena", 0,
+                                     "address space for it"),
+                            &error);
+    if (!host_memory_allow(&host->memory, message) ||
         !host_memory_tensors(&host->memory, message, request.op, NULL, &weights)) {
         let_go(host);
         return refusal("open: the arena is not as the message says");

@@ -21,19 +21,29 @@ static int allow(const host_memory *memory, const json_t *object, int protection
            mprotect(memory->arena + offset, span, protection) == 0;
 }
 
+/* What is larger is nearly all holes, and a core file of it would take hours. */
+static const size_t DUMPED = (size_t)1 << 37;
+
 int host_memory_map(host_memory *memory, const json_t *message)
 {
-    const json_t *workspace = json_object_get(message, "workspace");
     const size_t size = get_size(message, "arena");
-    size_t i;
-    json_t *object;
     void *arena =
         mmap(NULL, size, PROT_NONE, MAP_SHARED | MAP_NORESERVE, HOST_ARENA_FD, 0);
 
     if (arena == MAP_FAILED) return 0;
+    if (size > DUMPED) madvise(arena, size, MADV_DONTDUMP);
     memory->arena = arena;
     memory->size = size;
     host_fault_arena(arena, size);
+    return 1;
+}
+
+int host_memory_allow(const host_memory *memory, const json_t *message)
+{
+    const json_t *workspace = json_object_get(message, "workspace");
+    size_t i;
+    json_t *object;
+
     json_array_foreach(json_object_get(message, "tensors"), i, object)
     {
         const char *role = json_string_value(json_object_get(object, "role"));

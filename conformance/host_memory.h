@@ -11,11 +11,13 @@ typedef struct host_memory {
     size_t size;
 } host_memory;
 
-/* Map the arena as a message lays it out: everything out of reach but the spans of
- * tensors and workspace, inputs read-only. Returns 0 when that cannot be; unmap then,
- * too. */
+/* Map the arena, everything out of reach. Returns 0 when address space for it lacks. */
 int host_memory_map(host_memory *memory, const json_t *message);
 void host_memory_unmap(host_memory *memory);
+
+/* Open the spans of a message's tensors and workspace, those of inputs for reading alone.
+ * Returns 0 when one does not lie in the arena. */
+int host_memory_allow(const host_memory *memory, const json_t *message);
 
 /* Put every tensor of a message where it belongs: an argument or a weight. Either target
  * may be NULL. Returns 0 when one is not understood. */

@@ -14,6 +14,7 @@
  *   inputs, then outputs, one element off their page             X2
  *   no taps, some of them, the others                            X2
  *   views: gaps, either sign, 0, where strides are claimed       X2
+ *   views with rows 2^32 elements apart, there too               X2
  *   twelve calls on one handle: T, other contents, T = 0, 1      A3
  *   beside another handle, opened before it, after it, in use    A3
  *   each token alone, where batch invariance is declared         A2

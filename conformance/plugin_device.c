@@ -120,6 +120,17 @@ static int acquire(plugin_device *device, piece *at)
     return fill(device, at);
 }
 
+/* Views of more bytes, most of them gaps, are not copied. */
+static const size_t GAPS_COPIED = (size_t)1 << 32;
+
+static int is_mostly_gaps(const piece *at)
+{
+    const slm_tensor *view = &at->on_host;
+
+    return at->bytes > GAPS_COPIED &&
+           at->bytes / 2 > slm_tensor_count(view) * slm_dtype_size(view->dtype);
+}
+
 static int place(plugin_device *device, const slm_field *field, slm_tensor *view)
 {
     piece *at = &device->pieces[device->n++];
@@ -131,7 +142,7 @@ static int place(plugin_device *device, const slm_field *field, slm_tensor *view
     view->space = SLM_DEVICE;
     view->data = NULL;
     if (at->bytes == 0) return 1;
-    if (!acquire(device, at)) return 0;
+    if (is_mostly_gaps(at) || !acquire(device, at)) return 0;
     view->data = at->block + at->begin + ((unsigned char *)at->on_host.data - at->host);
     return 1;
 }

@@ -378,6 +378,7 @@ slm_testee *testee_open(const char *name, const testee_options *options, char *w
     testee->process = testee->request = testee->output = testee->reader.fd = -1;
     testee->arena = child_descriptor(memfd_create("slm-arena", MFD_CLOEXEC));
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); /* an arena longer than a file may be: EFBIG */
     if (testee->name && testee->arena >= 0 && child_start(testee, why))
         return &testee->base;
     child_close(&testee->base);

@@ -49,7 +49,7 @@ static int spawn(child_testee *testee, const char *path, int request, int reply,
     char *argv[] = {(char *)(uintptr_t)path, testee->name, NULL};
     posix_spawn_file_actions_t actions;
     posix_spawnattr_t attributes;
-    sigset_t none, broken_pipe;
+    sigset_t none, ignored;
     int failed;
 
     posix_spawn_file_actions_init(&actions);
@@ -65,10 +65,11 @@ static int spawn(child_testee *testee, const char *path, int request, int reply,
                                               POSIX_SPAWN_SETSIGDEF);
     posix_spawnattr_setpgroup(&attributes, 0);
     sigemptyset(&none);
-    sigemptyset(&broken_pipe);
-    sigaddset(&broken_pipe, SIGPIPE);
+    sigemptyset(&ignored);
+    sigaddset(&ignored, SIGPIPE);
+    sigaddset(&ignored, SIGXFSZ);
     posix_spawnattr_setsigmask(&attributes, &none);
-    posix_spawnattr_setsigdefault(&attributes, &broken_pipe);
+    posix_spawnattr_setsigdefault(&attributes, &ignored);
     failed = posix_spawn(&testee->pid, path, &actions, &attributes, argv, environ);
     posix_spawnattr_destroy(&attributes);
     posix_spawn_file_actions_destroy(&actions);

@@ -253,6 +253,25 @@ size_t scalar_select_space(const slm_config *config, const slm_call *call)
     return scratch.used;
 }
 
+/* Row `index` of scores or logits, taken as a view in one wrong way or another. */
+static slm_tensor row_of(const slm_handle *handle, const slm_tensor *tensor,
+                         size_t index)
+{
+    slm_tensor row = slm_tensor_at(tensor, index);
+
+    if (wrong(handle, MUTANT_element_strides_ignored) && row.stride[0] > 0)
+        row.stride[0] = 1;
+    if (wrong(handle, MUTANT_zero_strides_ignored) && row.stride[0] == 0)
+        row.stride[0] = 1;
+    if (wrong(handle, MUTANT_row_offset_in_32_bits)) {
+        const uint32_t offset = (uint32_t)index * (uint32_t)tensor->stride[0];
+
+        row.data = (char *)tensor->data +
+                   (int32_t)offset * (ptrdiff_t)slm_dtype_size(tensor->dtype);
+    }
+    return row;
+}
+
 slm_status scalar_select(slm_handle *handle, const slm_select_args *args,
                          slm_error *error)
 {
@@ -267,12 +286,9 @@ slm_status scalar_select(slm_handle *handle, const slm_select_args *args,
     scalar_routing_take(&routing, &scratch, &handle->config, n_tokens);
     scalar_load(routing.bias, &args->bias);
     for (size_t t = 0; t < n_tokens; t++) {
-        slm_tensor row = slm_tensor_at(has_logits ? &args->logit : &args->score, t);
+        const slm_tensor row =
+            row_of(handle, has_logits ? &args->logit : &args->score, t);
 
-        if (wrong(handle, MUTANT_element_strides_ignored) && row.stride[0] > 0)
-            row.stride[0] = 1;
-        if (wrong(handle, MUTANT_zero_strides_ignored) && row.stride[0] == 0)
-            row.stride[0] = 1;
         scalar_load((has_logits ? routing.logit : routing.score) + t * n, &row);
     }
     status = scalar_choose_rows(handle, &routing, n_tokens, has_logits, SLM_OP_select,

@@ -58,6 +58,11 @@ limit=20
 try leak FAIL 'kept 5[0-9][0-9] MiB of memory after close(): a leak'
 limit=1
 try workspace-huge FAIL 'asks for 18446744073709551615 bytes of workspace'
+# Strides are claimed: rows further apart than 32 bits count, where this process and the host have address space for them.
+roomy=1
+[ "$(ulimit -v)" = unlimited ] || roomy=
+[ -z "$roomy" ] || try offsets-cut FAIL 'with rows 2^32 elements apart'
+[ "${SANITIZED:-}" = ON ] || try no-address-space PASS ''
 
 # the process
 try exit CRASH 'exited with 0'

@@ -34,6 +34,9 @@ tail -n 1 "$out/stdout" | sed 's/^/python: unit tests: /'
 if [ -e "$SLM_LIBRARY" ]; then
     judge 0 "slm.library:Library name=ref" --tier smoke
     echo "python: ref through ctypes and the protocol: $(tail -n 1 "$out/stdout")"
+    # Rows far apart, that is an arena of TiB: no fault where address space for it lacks.
+    "$SLMOE" run -b "cmd:sh -c 'ulimit -v 16777216; exec $python -m slm.serve slm.library:Library name=ref'" --only 'rmsnorm/widths/*' \
+        >"$out/stdout" 2>&1 || fail "16 GiB of address space do"
 else
     skip "slm.library: no $SLM_LIBRARY"
 fi

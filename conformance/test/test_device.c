@@ -117,6 +117,7 @@ typedef struct trial {
     _Alignas(64) unsigned char workspace[64];
     plugin_conduct conduct;
     slm_status status;
+    ptrdiff_t row; /* stride of u's rows, unless 0 */
     slm_rmsnorm_args args;
 } trial;
 
@@ -160,6 +161,7 @@ static void run(trial *at)
                  .workspace_size = sizeof at->workspace},
         .u = slm_tensor_packed(at->u, SLM_F32, 2, shape),
         .r = slm_tensor_packed(at->r + at->shift, SLM_F32, 2, shape)};
+    if (at->row) at->args.u.stride[0] = at->row;
     memcpy(&before, &at->args, sizeof before);
     at->status =
         plugin_call(&plugin, &session, SLM_OP_rmsnorm, &at->args, NULL, &at->conduct);
@@ -262,6 +264,21 @@ static void a_device_that_fails_is_not_believed(void **state)
     assert_int_equal(at->status, SLM_ERR_MEMORY);
 }
 
+/* Nothing of it is read: only the first row is there. */
+static void what_is_mostly_gaps_is_not_copied(void **state)
+{
+    trial *at = prepare();
+
+    (void)state;
+    at->row = (ptrdiff_t)1 << 32;
+    run(at);
+    assert_int_equal(at->status, SLM_ERR_MEMORY);
+    assert_int_equal(copies_left, 1000);
+    at->row = -at->row;
+    run(at);
+    assert_int_equal(at->status, SLM_ERR_MEMORY);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -271,6 +288,7 @@ int main(void)
         cmocka_unit_test(every_byte_of_both_canaries_is_watched),
         cmocka_unit_test(an_input_that_was_written_is_named),
         cmocka_unit_test(a_device_that_fails_is_not_believed),
+        cmocka_unit_test(what_is_mostly_gaps_is_not_copied),
     };
     const int failed = cmocka_run_group_tests(tests, NULL, NULL);
 

@@ -144,6 +144,57 @@ static void what_repeats_itself_has_a_stride_of_0(void **state)
     case_free(&made);
 }
 
+/* The test is skipped where address space for them lacks. */
+static void begin_far(made_case *made)
+{
+    char why[256];
+
+    begin_views(made, 0);
+    frame_free(&made->frame);
+    if (!frame_build_as(&made->frame, &made->test,
+                        &(frame_options){.arena_fd = -1, .views = FRAME_VIEW_FAR}, why))
+        skip();
+    assert_int_equal(frame_spread(&made->frame), 1);
+}
+
+static void rows_lie_further_apart_than_32_bits_count(void **state)
+{
+    const ptrdiff_t cut = WIDTH + 3;
+    made_case made;
+    const slm_tensor *u, *r;
+
+    (void)state;
+    begin_far(&made);
+    u = frame_tensor(&made.frame, "u");
+    r = frame_tensor(&made.frame, "r");
+    assert_int_equal(u->stride[0], ((ptrdiff_t)1 << 32) + cut);
+    assert_int_equal(u->stride[1], 1);
+    for (size_t i = 0; i < TOKENS; i++)
+        for (size_t j = 0; j < WIDTH; j++) {
+            assert_memory_equal(element(u, i, j), &u_values[i * WIDTH + j], 4);
+            *element(r, i, j) = -u_values[i * WIDTH + j];
+            /* what 32 bits of an offset lead to */
+            if (i > 0)
+                assert_true(
+                    isnan(((float *)u->data)[(ptrdiff_t)i * cut + (ptrdiff_t)j]));
+        }
+    assert_int_equal(
+        slm_check(SLM_OP_rmsnorm, &made.frame.config, made.frame.args, NULL), SLM_OK);
+    assert_null(frame_gather(&made.frame));
+    assert_true(is_packed(frame_tensor(&made.frame, "u")));
+    assert_memory_equal(frame_tensor(&made.frame, "u")->data, u_values,
+                        sizeof u_values);
+    for (size_t i = 0; i < TOKENS * WIDTH; i++)
+        assert_true(case_f32(&made, "r")[i] == -u_values[i]);
+    case_free(&made);
+
+    begin_far(&made);
+    r = frame_tensor(&made.frame, "r");
+    ((float *)r->data)[cut * (TOKENS - 1)] = 1;
+    assert_string_equal(frame_gather(&made.frame), "r");
+    case_free(&made);
+}
+
 static void a_write_between_the_elements_names_the_tensor(void **state)
 {
     made_case made;
@@ -164,6 +215,34 @@ static slm_status reads_packed(slm_handle *handle, const slm_rmsnorm_args *args,
 
     wrong.u.stride[0] = (ptrdiff_t)wrong.u.shape[1];
     return slm_ref_backend()->ops->rmsnorm(handle, &wrong, error);
+}
+
+/* rmsnorm that takes 32 bits of a row's offset, exact otherwise. */
+static slm_status cuts_offsets(slm_handle *handle, const slm_rmsnorm_args *args,
+                               slm_error *error)
+{
+    slm_rmsnorm_args wrong = *args;
+
+    wrong.u.stride[0] = (int32_t)(uint32_t)wrong.u.stride[0];
+    return slm_ref_backend()->ops->rmsnorm(handle, &wrong, error);
+}
+
+/* rmsnorm that makes packed copies, gaps and all. */
+static slm_status copies_the_gaps(slm_handle *handle, const slm_rmsnorm_args *args,
+                                  slm_error *error)
+{
+    if (args->u.stride[0] > INT32_MAX)
+        return slm_fail(error, SLM_ERR_MEMORY, "rmsnorm", "u", 0, "memory for a copy");
+    return slm_ref_backend()->ops->rmsnorm(handle, args, error);
+}
+
+/* The same, for any gap. */
+static slm_status copies_no_gap(slm_handle *handle, const slm_rmsnorm_args *args,
+                                slm_error *error)
+{
+    if (args->u.stride[0] != (ptrdiff_t)args->u.shape[1])
+        return slm_fail(error, SLM_ERR_MEMORY, "rmsnorm", "u", 0, "memory for a copy");
+    return slm_ref_backend()->ops->rmsnorm(handle, args, error);
 }
 
 /* select that works only where the cutoff is asked for. */
@@ -241,6 +320,34 @@ static void who_claims_strides_and_reads_packed_rows_fails(void **state)
     begin_views(&made, 0);
     assert_int_equal(judged(&made, SLM_STRIDED, &ops, &clause), JUDGE_FAIL);
     assert_string_equal(clause, "L2");
+}
+
+static void who_cuts_offsets_to_32_bits_fails(void **state)
+{
+    slm_ops ops = *slm_ref_backend()->ops;
+    const char *clause;
+    made_case made;
+
+    (void)state;
+    begin_far(&made);
+    assert_null(frame_gather(&made.frame));
+    ops.rmsnorm = cuts_offsets;
+    assert_int_equal(judged(&made, SLM_STRIDED, &ops, &clause), JUDGE_FAIL);
+}
+
+static void memory_for_rows_far_apart_may_lack(void **state)
+{
+    slm_ops ops = *slm_ref_backend()->ops;
+    const char *clause;
+    made_case made;
+
+    (void)state;
+    ops.rmsnorm = copies_the_gaps;
+    begin_views(&made, 0);
+    assert_int_equal(judged(&made, SLM_STRIDED, &ops, &clause), JUDGE_PASS);
+    ops.rmsnorm = copies_no_gap;
+    begin_views(&made, 0);
+    assert_int_equal(judged(&made, SLM_STRIDED, &ops, &clause), JUDGE_FAIL);
 }
 
 static void who_does_not_claim_them_gets_packed_tensors(void **state)
@@ -374,8 +481,11 @@ int main(void)
         cmocka_unit_test(a_view_holds_what_the_packed_tensor_held),
         cmocka_unit_test(what_is_written_through_a_view_is_gathered),
         cmocka_unit_test(what_repeats_itself_has_a_stride_of_0),
+        cmocka_unit_test(rows_lie_further_apart_than_32_bits_count),
         cmocka_unit_test(a_write_between_the_elements_names_the_tensor),
         cmocka_unit_test(who_claims_strides_and_reads_packed_rows_fails),
+        cmocka_unit_test(who_cuts_offsets_to_32_bits_fails),
+        cmocka_unit_test(memory_for_rows_far_apart_may_lack),
         cmocka_unit_test(who_does_not_claim_them_gets_packed_tensors),
         cmocka_unit_test(who_cannot_do_without_its_taps_fails),
         cmocka_unit_test(who_writes_between_the_elements_fails),

@@ -152,7 +152,11 @@ class Server:
         return {"type": "workspace", "bytes": 0}
 
     def open(self, request: Message) -> Dict[str, Any]:
-        self.op, self.arena = request["op"], Arena(ARENA, request["arena"])
+        self.op = request["op"]
+        try:
+            self.arena = Arena(ARENA, request["arena"])
+        except OSError as error:
+            raise Refusal("SLM_ERR_MEMORY", "arena", 0, "address space for it") from error
         self.backend.prepare(Config.from_wire(request["config"]),
                              inputs_of(self.arena, request, weights=True))
         return status("SLM_OK", self.op)

@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 #if defined(__SSE__)
 #include <immintrin.h>
@@ -59,6 +60,13 @@ static float element(const slm_tensor *tensor, size_t i, size_t j)
 {
     return ((const float *)tensor->data)[(ptrdiff_t)i * tensor->stride[0] +
                                          (ptrdiff_t)j * tensor->stride[1]];
+}
+
+/* Its rows' offsets have 32 bits. */
+static slm_tensor offsets_cut(slm_tensor tensor)
+{
+    tensor.stride[0] = (int32_t)(uint32_t)tensor.stride[0];
+    return tensor;
 }
 
 /* Right, also for rows that hold a NaN or an infinity. */
@@ -188,7 +196,10 @@ static slm_status fault_status(slm_error *error)
 static slm_status rmsnorm(slm_handle *handle, const slm_rmsnorm_args *args,
                           slm_error *error)
 {
-    normalise(handle, args);
+    slm_rmsnorm_args cut = *args;
+
+    if (handle->faulty && is_fault("offsets-cut")) cut.u = offsets_cut(args->u);
+    normalise(handle, &cut);
     if (!handle->faulty) return SLM_OK;
     fault_memory(args);
     fault_process();
@@ -257,6 +268,11 @@ static size_t workspace(slm_handle *handle, slm_op op, const slm_call *call)
     return is_fault("workspace-huge") ? (size_t)-1 : 1000;
 }
 
+static int claims_strides(void)
+{
+    return is_fault("offsets-cut") || is_fault("no-address-space");
+}
+
 SLM_EXPORT const slm_backend *slm_backend_get(uint32_t host_major);
 
 const slm_backend *slm_backend_get(uint32_t host_major)
@@ -264,21 +280,24 @@ const slm_backend *slm_backend_get(uint32_t host_major)
     static const slm_arithmetic arithmetic = {
         .struct_size = sizeof arithmetic, .accumulator = 0x1p-24, .rsqrt_ulp = 2};
     static const slm_ops ops = {.struct_size = sizeof ops, .rmsnorm = rmsnorm};
-    static const slm_backend table = {.struct_size = sizeof table,
-                                      .abi_major = SLM_ABI_MAJOR,
-                                      .abi_minor = SLM_ABI_MINOR,
-                                      .name = "faulty",
-                                      .version = "0.1",
-                                      .flags = SLM_DETERMINISTIC,
-                                      .levels = SLM_LEVEL_INFER,
-                                      .arithmetic = &arithmetic,
-                                      .ops = &ops,
-                                      .supports = supports,
-                                      .open = open_handle,
-                                      .close = close_handle,
-                                      .workspace = workspace};
+    static slm_backend table = {.struct_size = sizeof table,
+                                .abi_major = SLM_ABI_MAJOR,
+                                .abi_minor = SLM_ABI_MINOR,
+                                .name = "faulty",
+                                .version = "0.1",
+                                .flags = SLM_DETERMINISTIC,
+                                .levels = SLM_LEVEL_INFER,
+                                .arithmetic = &arithmetic,
+                                .ops = &ops,
+                                .supports = supports,
+                                .open = open_handle,
+                                .close = close_handle,
+                                .workspace = workspace};
 
     (void)host_major;
     fault_at("load-crash", "load-hang");
+    if (claims_strides()) table.flags |= SLM_STRIDED;
+    if (is_fault("no-address-space"))
+        setrlimit(RLIMIT_AS, &(struct rlimit){(rlim_t)MEBI * MEBI / 64, RLIM_INFINITY});
     return &table;
 }
